@@ -1,13 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	networkv1 "github.com/openshift/api/network/v1"
 	unidlingv1alpha1 "github.com/openshift/api/unidling/v1alpha1"
+	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 )
 
 func idleCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
@@ -34,11 +38,11 @@ func idleCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 			if err != nil {
 				return err
 			}
-			kube, _, err := clients(flags)
+			kube, network, err := clients(flags)
 			if err != nil {
 				return err
 			}
-			return (&idler{IOStreams: streams, kube: kube, namespace: namespace}).idle(cmd.Context(), args[0], time.Now())
+			return (&idler{IOStreams: streams, kube: kube, network: network, namespace: namespace}).idle(cmd.Context(), args[0], time.Now())
 		},
 	}
 }
@@ -47,6 +51,7 @@ func idleCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 type idler struct {
 	genericiooptions.IOStreams
 	kube      kubernetes.Interface
+	network   networkclient.Interface
 	namespace string
 }
 
@@ -59,6 +64,10 @@ func (c *idler) idle(ctx context.Context, name string, now time.Time) error {
 	if since, ok := config.IdledAt(service.Annotations); ok {
 		return fmt.Errorf("service %s is idled since %s", name, since.Format(time.RFC3339))
 	}
+	if !endpoints.NewService(service).Proxied {
+		return fmt.Errorf("Open vSwitch does not balance service %s, so no packet would wake it: it is headless, of type ExternalName, has no IPv4 cluster IP, "+
+			"or has label %s; scale its workloads by hand", name, endpoints.ProxyNameLabel)
+	}
 	if len(service.Spec.Selector) == 0 {
 		return fmt.Errorf("service %s has no selector, so it has no pods to scale", name)
 	}
@@ -69,6 +78,7 @@ func (c *idler) idle(ctx context.Context, name string, now time.Time) error {
 	if err := c.annotate(ctx, service, workloads, now); err != nil {
 		return err
 	}
+	c.warnServiceProxy(ctx)
 	fmt.Fprintf(c.Out, "service/%s idled\n", name)
 	var errs []error
 	for _, w := range workloads {
@@ -79,6 +89,23 @@ func (c *idler) idle(ctx context.Context, name string, now time.Time) error {
 		fmt.Fprintf(c.Out, "%s/%s scaled from %d to 0\n", w.resource(), w.Name, w.Replicas)
 	}
 	return errors.Join(errs...)
+}
+
+// warnServiceProxy warns about a cluster in which no packet wakes the service. Users without the right to read the ClusterNetwork get no warning.
+func (c *idler) warnServiceProxy(ctx context.Context) {
+	o, err := c.network.NetworkV1().ClusterNetworks().Get(ctx, networkv1.ClusterNetworkDefault, metav1.GetOptions{})
+	if err != nil {
+		return
+	}
+	active, err := config.ActiveNetwork(o)
+	if err != nil {
+		fmt.Fprintf(c.ErrOut, "warning: ClusterNetwork %s %v. Until then packets may not wake the service.\n", o.Name, err)
+		return
+	}
+	if proxy := cmp.Or(active.ServiceProxy, config.ServiceProxyExternal); proxy != config.ServiceProxyOVS {
+		fmt.Fprintf(c.ErrOut, "warning: service proxy of ClusterNetwork %s is %s, so packets do not wake the service. Set annotation %s=%s, or scale the workloads by hand.\n",
+			o.Name, proxy, config.ServiceProxyAnnotation, config.ServiceProxyOVS)
+	}
 }
 
 // annotate records the replicas. The API server refuses it if the Service has changed since it was read.

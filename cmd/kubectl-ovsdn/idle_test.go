@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	networkv1 "github.com/openshift/api/network/v1"
 	unidlingv1alpha1 "github.com/openshift/api/unidling/v1alpha1"
+	networkfake "github.com/openshift/client-go/network/clientset/versioned/fake"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +21,9 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 )
 
 // named returns the metadata of an object in namespace shop, whose controller is "APIVERSION KIND NAME", or "".
@@ -38,7 +43,7 @@ func idlePod(name, controller string) *corev1.Pod {
 }
 
 func idleService(withSelector bool) *corev1.Service {
-	service := &corev1.Service{ObjectMeta: named("web", "")}
+	service := &corev1.Service{ObjectMeta: named("web", ""), Spec: corev1.ServiceSpec{ClusterIP: "172.30.0.10"}}
 	if withSelector {
 		service.Spec.Selector = map[string]string{"app": "web"}
 	}
@@ -48,6 +53,8 @@ func idleService(withSelector bool) *corev1.Service {
 // idling is a fake API server with the requests that change it.
 type idling struct {
 	kube     *fake.Clientset
+	network  *networkfake.Clientset
+	errOut   string // of the last call
 	requests []string
 	scaleErr func() error // of each change of a scale
 }
@@ -55,7 +62,7 @@ type idling struct {
 func newIdling(t *testing.T, objects ...runtime.Object) *idling {
 	t.Helper()
 	two, zero := int32(2), int32(0)
-	x := &idling{kube: fake.NewClientset(append(objects,
+	x := &idling{network: networkfake.NewClientset(), kube: fake.NewClientset(append(objects,
 		&appsv1.Deployment{ObjectMeta: named("web", ""), Spec: appsv1.DeploymentSpec{Replicas: &two}},
 		&appsv1.ReplicaSet{ObjectMeta: named("web-1", "apps/v1 Deployment web"), Spec: appsv1.ReplicaSetSpec{Replicas: &zero}},
 		&appsv1.ReplicaSet{ObjectMeta: named("web-2", "apps/v1 Deployment web"), Spec: appsv1.ReplicaSetSpec{Replicas: &two}},
@@ -89,8 +96,9 @@ func newIdling(t *testing.T, objects ...runtime.Object) *idling {
 
 func (x *idling) idle(t *testing.T) (string, error) {
 	t.Helper()
-	streams, _, out, _ := genericiooptions.NewTestIOStreams()
-	err := (&idler{IOStreams: streams, kube: x.kube, namespace: "shop"}).idle(t.Context(), "web", time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC))
+	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
+	err := (&idler{IOStreams: streams, kube: x.kube, network: x.network, namespace: "shop"}).idle(t.Context(), "web", time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC))
+	x.errOut = errOut.String()
 	return out.String(), err
 }
 
@@ -124,6 +132,50 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// unproxied returns a Service that the switch does not balance.
+func unproxied(change func(*corev1.Service)) *corev1.Service {
+	service := idleService(true)
+	change(service)
+	return service
+}
+
+// The command warns if no packet wakes the service, where the user may read the ClusterNetwork.
+func TestIdle_serviceProxy(t *testing.T) {
+	for proxy, want := range map[config.ServiceProxy]string{
+		config.ServiceProxyOVS: "", config.ServiceProxyExternal: "service proxy of ClusterNetwork default is external", config.ServiceProxyUnset: "is external",
+	} {
+		t.Run("of "+string(proxy), func(t *testing.T) {
+			x := newIdling(t, idleService(true), idlePod("a", "apps/v1 StatefulSet db"))
+			o := &networkv1.ClusterNetwork{
+				ObjectMeta: metav1.ObjectMeta{Name: networkv1.ClusterNetworkDefault}, PluginName: config.ModeNetworkPolicy.PluginName(), ServiceNetwork: "172.30.0.0/16",
+				ClusterNetworks: []networkv1.ClusterNetworkEntry{{CIDR: "10.128.0.0/14", HostSubnetLength: 9}},
+			}
+			if proxy != config.ServiceProxyUnset {
+				o.Annotations = map[string]string{config.ServiceProxyAnnotation: string(proxy)}
+			}
+			network, err := config.ParseNetwork(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			accepted, err := network.Accepted()
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Annotations = map[string]string{config.AcceptedAnnotation: accepted}
+			if _, err := x.network.NetworkV1().ClusterNetworks().Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := x.idle(t); err != nil || (x.errOut == "") != (want == "") || !strings.Contains(x.errOut, want) {
+				t.Errorf("got error %v and warning %q, want %q", err, x.errOut, want)
+			}
+		})
+	}
+	x := newIdling(t, idleService(true), idlePod("a", "apps/v1 StatefulSet db"))
+	if _, err := x.idle(t); err != nil || x.errOut != "" {
+		t.Errorf("without the right to read it: got error %v and warning %q, want none", err, x.errOut)
+	}
+}
+
 // A service that can't be idled is not changed.
 func TestIdle_refused(t *testing.T) {
 	for _, c := range []struct {
@@ -138,6 +190,14 @@ func TestIdle_refused(t *testing.T) {
 		{"another owner", "belongs to Rollout web", []runtime.Object{idleService(true), idlePod("a", "apps/v1 ReplicaSet rollout")}},
 		{"owner was deleted", "not found", []runtime.Object{idleService(true), idlePod("a", "apps/v1 ReplicaSet deleted")}},
 		{"ending pods", "have 0 replicas", []runtime.Object{idleService(true), idlePod("a", "apps/v1 ReplicaSet ended")}},
+		{"headless", "does not balance service web", []runtime.Object{unproxied(func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone })}},
+		{"ExternalName", "scale its workloads by hand", []runtime.Object{unproxied(func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ClusterIP = corev1.ServiceTypeExternalName, ""
+		})}},
+		{"IPv6", "has no IPv4 cluster IP", []runtime.Object{unproxied(func(s *corev1.Service) { s.Spec.ClusterIP = "fd00::10" })}},
+		{"another proxy", "service.kubernetes.io/service-proxy-name", []runtime.Object{unproxied(func(s *corev1.Service) {
+			s.Labels = map[string]string{endpoints.ProxyNameLabel: "other"}
+		})}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newIdling(t, c.objects...)
