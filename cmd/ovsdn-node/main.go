@@ -107,7 +107,7 @@ func agentFlags(f *pflag.FlagSet, cfg *node.Config) {
 	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy),
 		"implementation of services: auto (that of the ClusterNetwork) or, on this node only, external (kube-proxy) or ovs (flows of br0; experimental)")
 	f.StringSliceVar(&cfg.NodePortAddresses, "nodeport-addresses", cfg.NodePortAddresses,
-		"`CIDRs` of IPv4 in which addresses of the node have node ports, or primary: its own IP has; without effect where kube-proxy balances services; empty: all have")
+		"IPv4 `CIDRs` of the node addresses at which node ports answer, or primary: only the HostSubnet's IP; empty: all; without effect where kube-proxy balances services")
 	f.StringSliceVar(&cfg.HostNetworkNamespaces, "host-network-namespaces", cfg.HostNetworkNamespaces,
 		"`namespaces` that represent the host networks of all nodes in NetworkPolicies, if they exist; add default for policies from OpenShift 3; empty: none")
 	f.IntVar(&cfg.PeerProbeRate, "peer-probe-rate", cfg.PeerProbeRate, "ICMP probes per second of other nodes, through the overlay and the underlay, at most 50; 0: none")

@@ -6,7 +6,8 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 )
 
-// ServiceProxyAnnotation of the ClusterNetwork is the program that balances services on all nodes, a ServiceProxy. OpenShift has no field for it.
+// ServiceProxyAnnotation names the program that balances services on all nodes: external (kube-proxy) or ovs (Open vSwitch). Agents use external until ovsdn-controller
+// accepts the ClusterNetwork. OpenShift has no field for it.
 const ServiceProxyAnnotation = "ovsdn.io/service-proxy"
 
 // ServiceProxy is the program that balances services.

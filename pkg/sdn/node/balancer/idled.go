@@ -18,7 +18,8 @@ type Idling interface {
 	Release(key string, send bool)
 }
 
-// wakeTime is for how long a service remains idled after its annotation was removed: the controller does so when it has scaled the workload, whose pods then start.
+// wakeTime is for how long a service without endpoints remains idled after its annotation was removed. ovsdn-controller removes it when the service has endpoints, or two
+// minutes after it has scaled the workload; others, such as oc or a user, may do so as soon as the pods start.
 const wakeTime = 30 * time.Second
 
 // idledServices are the services that are idled; those whose annotation was removed have the time until when, others the zero time.
