@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/metadata"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	scalefake "k8s.io/client-go/scale/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -34,7 +35,6 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/test/await"
-	"github.com/ovsdn/ovsdn/test/fakeapi"
 )
 
 func TestMain(m *testing.M) { await.VerifyTestMain(m) }
@@ -45,11 +45,14 @@ type cluster struct {
 	kube     *fake.Clientset
 	metadata *metadatafake.FakeMetadataClient
 	scales   *scalefake.FakeScaleClient
+	paged    bool // lists of Services have one in each page
 
 	mu       sync.Mutex
 	replicas map[string]int32 // by "namespace/resource/name"
 	failures map[string]error // of scaling, by the same key
 	conflict bool             // the next patch fails
+	version  string           // of new objects
+	slow     chan struct{}    // closed: kind Slow has a resource
 	events   []string         // since the last call of wantEvents
 	numbers  int              // of Events
 	logged   []string         // at -v=2
@@ -62,7 +65,7 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c := &cluster{
 		t: t, kube: fake.NewClientset(), metadata: metadatafake.NewSimpleMetadataClient(scheme), scales: &scalefake.FakeScaleClient{},
-		replicas: map[string]int32{}, failures: map[string]error{},
+		replicas: map[string]int32{}, failures: map[string]error{}, version: "7", slow: make(chan struct{}),
 	}
 	c.scales.AddReactor("get", "*", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		get := action.(k8stesting.GetAction)
@@ -75,7 +78,7 @@ func newCluster(t *testing.T) *cluster {
 	c.metadata.PrependReactor("patch", "*", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if !strings.Contains(string(action.(k8stesting.PatchAction).GetPatch()), `"resourceVersion":"7"`) {
+		if !strings.Contains(string(action.(k8stesting.PatchAction).GetPatch()), `"resourceVersion":"`+c.version+`"`) {
 			t.Errorf("got patch %s, want one with the version that was read", action.(k8stesting.PatchAction).GetPatch())
 		}
 		if c.conflict {
@@ -135,11 +138,11 @@ func (r recorder) Event(about runtime.Object, eventType, reason, message string)
 func (c *cluster) lead() (stop func()) {
 	c.t.Helper()
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: "apps", Version: "v1"}})
-	for _, kind := range []string{"Deployment", "StatefulSet"} {
+	for _, kind := range []string{"Deployment", "StatefulSet", "Slow"} {
 		mapper.Add(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: kind}, meta.RESTScopeNamespace)
 	}
-	events := fakeapi.NewInformer(c.kube.CoreV1().Events(""), &corev1.Event{})
-	controller, err := New(Clients{Kube: c.kube, Metadata: c.metadata, Scales: c.scales, Mapper: mapper, Events: recorder{c: c}}, events)
+	clients := Clients{Kube: c.kube, Metadata: pagedMetadata{c.metadata, c}, Scales: c.scales, Mapper: slowMapper{mapper, c.slow}, Events: recorder{c: c}}
+	controller, err := New(clients, NewInformer(c.kube))
 	c.must(err)
 	ctx, cancel := context.WithCancel(klog.NewContext(c.t.Context(), funcr.New(func(_, args string) {
 		c.mu.Lock()
@@ -148,10 +151,56 @@ func (c *cluster) lead() (stop func()) {
 	}, funcr.Options{Verbosity: 2})))
 	var running sync.WaitGroup
 	running.Go(func() { controller.Run(ctx) })
+	synctest.Wait() // for the watch: a fake client does not report what is created before it
 	return func() {
 		cancel()
 		running.Wait()
 	}
+}
+
+// pagedMetadata is a client whose lists have pages, which a fake client ignores.
+type pagedMetadata struct {
+	metadata.Interface
+	c *cluster
+}
+
+func (m pagedMetadata) Resource(resource schema.GroupVersionResource) metadata.Getter {
+	return pagedGetter{m.Interface.Resource(resource), m.c}
+}
+
+type pagedGetter struct {
+	metadata.Getter
+	c *cluster
+}
+
+func (g pagedGetter) List(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	list, err := g.Getter.List(ctx, options)
+	if options.Limit != pageSize {
+		g.c.t.Errorf("got a list with limit %d, want %d", options.Limit, pageSize)
+	}
+	if err != nil || !g.c.paged {
+		return list, err
+	}
+	slices.SortFunc(list.Items, func(a, b metav1.PartialObjectMetadata) int { return strings.Compare(a.Name, b.Name) })
+	page := len(options.Continue)
+	if page+1 < len(list.Items) {
+		list.Continue = options.Continue + "+"
+	}
+	list.Items = list.Items[page : page+1]
+	return list, nil
+}
+
+// slowMapper waits for the channel before it returns the resource of kind Slow, as a client does whose rate limit is exceeded.
+type slowMapper struct {
+	Mapper
+	slow <-chan struct{}
+}
+
+func (m slowMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	if kind.Kind == "Slow" {
+		<-m.slow
+	}
+	return m.Mapper.RESTMapping(kind, versions...)
 }
 
 func (c *cluster) must(err error) {
@@ -169,7 +218,7 @@ func (c *cluster) idle(resource, namespace, name, targets string) {
 	_ = c.metadata.Tracker().Delete(gvr, namespace, name)
 	c.must(c.metadata.Tracker().Create(gvr, &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kind},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), ResourceVersion: "7", Annotations: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), ResourceVersion: c.version, Annotations: map[string]string{
 			"other":                                 "retained",
 			unidlingv1alpha1.IdledAtAnnotation:      time.Now().UTC().Format(time.RFC3339),
 			unidlingv1alpha1.UnidleTargetAnnotation: targets,

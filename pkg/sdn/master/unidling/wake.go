@@ -43,6 +43,9 @@ func (c *Controller) wake(ctx context.Context, name cache.ObjectName, r request)
 	if err != nil || len(objects) == 0 {
 		return time.Time{}, err
 	}
+	if failed, _ := c.failures.Get(name.String()); failed == version(objects) {
+		return time.Time{}, nil
+	}
 	service := objects[len(objects)-1].service
 	about := &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: service.UID, ResourceVersion: service.ResourceVersion,
@@ -55,14 +58,31 @@ func (c *Controller) wake(ctx context.Context, name cache.ObjectName, r request)
 	if err != nil {
 		c.Events.Event(about, corev1.EventTypeWarning, eventreason.UnidleFailed,
 			reconcile.Shorten(fmt.Sprintf("annotation %s: %s", unidlingv1alpha1.UnidleTargetAnnotation, reconcile.OneLine(err))))
+		c.failures.Add(name.String(), version(objects), failureLifetime)
 		return time.Time{}, nil //nolint:nilerr // the Event has reported it, and a retry does not help
+	}
+	if !c.payTargets(ctx, name, r, len(targets)) {
+		return time.Time{}, errOverBudget
 	}
 	done := c.scaleAll(ctx, name.Namespace, targets)
 	c.report(ctx, name, about, done)
 	if len(done.remaining) == 0 {
 		return latest(objects), nil
 	}
-	return time.Time{}, errors.Join(writeRemaining(ctx, objects, done), done.retry)
+	if err := errors.Join(writeRemaining(ctx, objects, done), done.retry); err != nil {
+		return time.Time{}, err
+	}
+	c.failures.Add(name.String(), version(objects), failureLifetime)
+	return time.Time{}, nil
+}
+
+// version changes when a user changes the objects of an idled service.
+func version(objects []idled) string {
+	versions := make([]string, 0, len(objects))
+	for _, o := range objects {
+		versions = append(versions, o.object.ResourceVersion)
+	}
+	return strings.Join(versions, "/")
 }
 
 // awaitEndpoints removes the annotations of a woken service as soon as it has endpoints, or after maxWait.
@@ -72,8 +92,7 @@ func (c *Controller) awaitEndpoints(ctx context.Context, name cache.ObjectName, 
 		return err
 	}
 	if len(objects) > 0 && !latest(objects).Equal(r.idledAt) { // it was idled again, and a packet arrived
-		c.update(name, func(r *request) { r.woken = time.Time{} })
-		c.loop.Add(name.String())
+		c.requests.update(name, func(r *request) { r.woken, r.due = time.Time{}, time.Now() })
 		return nil
 	}
 	if len(objects) > 0 && time.Since(r.woken) < maxWait {
@@ -82,14 +101,18 @@ func (c *Controller) awaitEndpoints(ctx context.Context, name cache.ObjectName, 
 			return err
 		}
 		if !ready {
-			c.loop.AddAfter(name.String(), pollInterval)
+			c.requests.update(name, func(current *request) {
+				if current.failures = 0; current.at.Equal(r.at) { // a later packet is due at once
+					current.due = time.Now().Add(pollInterval)
+				}
+			})
 			return nil
 		}
 	}
-	if err := write(ctx, objects, map[string]any{unidlingv1alpha1.IdledAtAnnotation: nil, unidlingv1alpha1.UnidleTargetAnnotation: nil}); err != nil {
+	if err := removeAnnotations(ctx, objects); err != nil {
 		return err
 	}
-	c.finish(name, r)
+	c.requests.finish(name, r)
 	return nil
 }
 
@@ -137,7 +160,7 @@ func (c *Controller) idledObjects(ctx context.Context, name cache.ObjectName, r 
 		}
 		at, ok := config.IdledAt(o.object.Annotations)
 		if ok && r.at.Before(at.Truncate(time.Second)) { // as times of Events
-			klog.FromContext(ctx).V(2).Info("Ignored a packet from before the service was idled", "service", name, "packetTime", r.at, "idledAt", at, "action", syncClocks)
+			klog.FromContext(ctx).V(2).Info("Ignored a packet from before the service was idled", "packetTime", r.at, "idledAt", at, "action", syncClocks)
 			return nil, nil
 		}
 		if ok {
@@ -220,15 +243,24 @@ func writeRemaining(ctx context.Context, objects []idled, done result) error {
 	return write(ctx, objects, map[string]any{unidlingv1alpha1.UnidleTargetAnnotation: value})
 }
 
-// write patches annotations. The version makes the API server refuse the patch if the service was idled again.
+// removeAnnotations ends that a service is idled.
+func removeAnnotations(ctx context.Context, objects []idled) error {
+	return write(ctx, objects, map[string]any{unidlingv1alpha1.IdledAtAnnotation: nil, unidlingv1alpha1.UnidleTargetAnnotation: nil})
+}
+
+// write patches annotations, and sets the version of the objects. Their version makes the API server refuse the patch if the service was idled again.
 func write(ctx context.Context, objects []idled, annotations map[string]any) error {
 	for _, o := range objects {
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.object.ResourceVersion, "annotations": annotations}})
 		if err != nil {
 			return fmt.Errorf("encode patch: %w", err)
 		}
-		if _, err := o.client.Patch(ctx, o.object.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		written, err := reconcile.OrNil(o.client.Patch(ctx, o.object.Name, types.MergePatchType, patch, metav1.PatchOptions{}))
+		if err != nil {
 			return fmt.Errorf("write annotations of an idled service: %w", err)
+		}
+		if written != nil {
+			o.object.ResourceVersion = written.ResourceVersion
 		}
 	}
 	return nil
