@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	unidlingv1alpha1 "github.com/openshift/api/unidling/v1alpha1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -59,14 +60,14 @@ func scaleTo(replicas int32) func(context.Context, as) error {
 	}
 }
 
-// idleAs returns a request that writes an annotation of Service web; an empty value removes it.
-func idleAs(annotation, value string) func(context.Context, as) error {
+// idleAs returns a request that writes an annotation of Service web, or of its subresource; an empty value removes it.
+func idleAs(annotation, value string, subresources ...string) func(context.Context, as) error {
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, annotation, value)
 	if value == "" {
 		patch = fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, annotation)
 	}
 	return func(ctx context.Context, client as) error {
-		_, err := client.kube.CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, "web", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err := client.kube.CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, "web", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
 		return err
 	}
 }
@@ -79,7 +80,8 @@ func TestUnidling(t *testing.T) {
 	must(t, err)
 	must(t, controlplane.Apply(t.Context(), c.config, os.DirFS(filepath.Join(root, "deploy", "components", "unidling"))))
 	addWorkload(t, c.admin)
-	services := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get", "patch"}}
+	addLeftover(t, c.admin)
+	services := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"services", "services/status"}, Verbs: []string{"get", "patch"}}
 	grant(t, c.admin.kube, "tenant", services)
 	grant(t, c.admin.kube, "editor", services,
 		rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"deployments/scale", "replicasets/scale", "statefulsets/scale"}, Verbs: []string{"update"}},
@@ -97,18 +99,28 @@ func TestUnidling(t *testing.T) {
 	})
 	for _, r := range []request{
 		refused("a list of a tenant who can't scale", idleAs(unidlingv1alpha1.UnidleTargetAnnotation, targets)),
+		refused("his list by the status", idleAs(unidlingv1alpha1.UnidleTargetAnnotation, targets, "status")),
 		allowed("another annotation of his", idleAs("other", "value")),
+		allowed("another annotation by the status", idleAs("other", "value", "status")),
+		allowed("no list", idleAs(unidlingv1alpha1.UnidleTargetAnnotation, "")), // one from before the policy was active
+		allowed("the time without a list", idleAs(unidlingv1alpha1.IdledAtAnnotation, "2025-01-01T00:00:00Z")),
 	} {
 		r.check(t, tenant)
 	}
 	for _, r := range []request{
 		allowed("a list of an editor", idleAs(unidlingv1alpha1.UnidleTargetAnnotation, targets)),
-		allowed("the time", idleAs(unidlingv1alpha1.IdledAtAnnotation, "2026-01-01T00:00:00Z")),
+		allowed("the time", idleAs(unidlingv1alpha1.IdledAtAnnotation, time.Now().UTC().Format(time.RFC3339))),
 		allowed("scale", scaleTo(0)),
 	} {
 		r.check(t, editor)
 	}
-	allowed("an annotation beside the list", idleAs("other", "again")).check(t, tenant)
+	for _, r := range []request{
+		allowed("an annotation beside the list", idleAs("other", "again")),
+		refused("a time beside the list", idleAs(unidlingv1alpha1.IdledAtAnnotation, "2026-01-02T00:00:00Z")),
+		refused("a time beside the list by the status", idleAs(unidlingv1alpha1.IdledAtAnnotation, "2026-01-02T00:00:00Z", "status")),
+	} {
+		r.check(t, tenant)
+	}
 	wakeWeb(t, c)
 }
 
@@ -136,7 +148,21 @@ func addWorkload(t *testing.T, admin as) {
 	must(t, err)
 }
 
-// wakeWeb runs a controller with the rights of its account, and lets an agent report a packet.
+// addLeftover creates Service left, which was idled long ago and has an endpoint.
+func addLeftover(t *testing.T, admin as) {
+	t.Helper()
+	_, err := admin.kube.CoreV1().Services(metav1.NamespaceDefault).Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "left", Annotations: map[string]string{unidlingv1alpha1.IdledAtAnnotation: "2025-01-01T00:00:00Z"}},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	ready := slice("left", discoveryv1.AddressTypeIPv4, "192.0.2.8")
+	ready.Labels = map[string]string{discoveryv1.LabelServiceName: "left"}
+	_, err = admin.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Create(t.Context(), ready, metav1.CreateOptions{})
+	must(t, err)
+}
+
+// wakeWeb runs a controller with the rights of its account, and lets an agent report a packet. Service left is no longer idled, without a packet.
 func wakeWeb(t *testing.T, c *cluster) {
 	t.Helper()
 	cfg := master.Defaults()
@@ -162,6 +188,13 @@ func wakeWeb(t *testing.T, c *cluster) {
 		s, err := c.admin.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "web", metav1.GetOptions{})
 		if err != nil {
 			return err
+		}
+		left, err := c.admin.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "left", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(left.Annotations) > 0 {
+			return fmt.Errorf("got annotations %v of a service with endpoints, want none", left.Annotations)
 		}
 		_, idled := s.Annotations[unidlingv1alpha1.IdledAtAnnotation]
 		_, listed := s.Annotations[unidlingv1alpha1.UnidleTargetAnnotation]
