@@ -106,6 +106,8 @@ func agentFlags(f *pflag.FlagSet, cfg *node.Config) {
 	f.StringVar(&cfg.Datapath, "datapath", cfg.Datapath, "OVS datapath type: system (the kernel's) or netdev (userspace)")
 	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy),
 		"implementation of services: auto (that of the ClusterNetwork) or, on this node only, external (kube-proxy) or ovs (flows of br0; experimental)")
+	f.BoolVar(&cfg.Unidle, "unidle", cfg.Unidle,
+		"hold first packets to idled services until these have endpoints, and report them by Event NeedPods; without effect where kube-proxy balances services; false: reject them")
 	f.StringSliceVar(&cfg.NodePortAddresses, "nodeport-addresses", cfg.NodePortAddresses,
 		"IPv4 `CIDRs` of the node addresses at which node ports answer, or primary: only the HostSubnet's IP; empty: all; without effect where kube-proxy balances services")
 	f.StringSliceVar(&cfg.HostNetworkNamespaces, "host-network-namespaces", cfg.HostNetworkNamespaces,

@@ -41,3 +41,20 @@ func TestAgentFlags_nodePortAddresses(t *testing.T) {
 		}
 	}
 }
+
+func TestAgentFlags_unidle(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want bool
+	}{{nil, false}, {[]string{"--unidle"}, true}} {
+		cfg := node.Defaults()
+		f := pflag.NewFlagSet("ovsdn-node", pflag.ContinueOnError)
+		agentFlags(f, &cfg)
+		if err := f.Parse(tc.args); err != nil {
+			t.Fatal(err)
+		}
+		if cfg.Unidle != tc.want {
+			t.Errorf("%q: got Unidle %v, want %v", tc.args, cfg.Unidle, tc.want)
+		}
+	}
+}

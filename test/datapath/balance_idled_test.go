@@ -58,7 +58,7 @@ func (h *holder) idle(t *testing.T) {
 	t.Helper()
 	h.endpoints, h.idled = nil, true
 	h.install(t)
-	h.Hold(idledKey, endpoints.NewService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"}}))
+	h.Hold(idledKey, endpoints.NewService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"}}), h.service().Frontends)
 }
 
 // serve gives the service an endpoint: the datapath may still have megaflows from before.

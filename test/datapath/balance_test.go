@@ -56,7 +56,7 @@ func (b *balanced) compile(t *testing.T, node *datapath.Node) ovs.State {
 	t.Helper()
 	n := compiled.Node{
 		Mode: b.mode, ClusterNetworks: []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)}, ServiceNetwork: netip.MustParsePrefix(datapath.ServiceNetwork),
-		Subnets: []netip.Prefix{node.Subnet}, VTEP: node.VTEP, VXLANPort: 4789, BalancesServices: true,
+		Subnets: []netip.Prefix{node.Subnet}, VTEP: node.VTEP, VXLANPort: 4789, BalancesServices: true, HoldsIdled: b.idled,
 		Userspace: b.Type == ovstest.DatapathNetdev,
 	}
 	static, err := n.Static()
@@ -64,11 +64,6 @@ func (b *balanced) compile(t *testing.T, node *datapath.Node) ovs.State {
 		t.Fatal(err)
 	}
 	service := n.BalancedService(b.service())
-	if b.idled { // as the flow store does
-		for _, f := range service.Flows {
-			f.Cookie = compiled.Owner{Kind: compiled.KindService, Key: idledKey}.Cookie()
-		}
-	}
 	states := []compiled.State{static, service}
 	pods := node.Pods
 	if b.selfPolicies != nil && node == b.Nodes[0] {

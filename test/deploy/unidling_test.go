@@ -29,7 +29,7 @@ import (
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
 )
 
-// The component of docs/idling.md adds the flag and its rights.
+// The component of docs/idling.md adds the flag, to agents and controllers, and its rights.
 func TestUnidlingComponent(t *testing.T) {
 	root, err := checkout.Root(".")
 	must(t, err)
@@ -43,9 +43,9 @@ func TestUnidlingComponent(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, w := range []string{"        - -v=2\n        - --unidle\n", "  name: ovsdn-unidling\n"} {
-		if !strings.Contains(string(out), w) {
-			t.Errorf("got no %q in\n%s", w, out)
+	for w, want := range map[string]int{"        - -v=2\n        - --unidle\n": 2, "kind: ClusterRole\nmetadata:\n  name: ovsdn-unidling\n": 1} {
+		if got := strings.Count(string(out), w); got != want {
+			t.Errorf("got %d times %q, want %d, in\n%s", got, w, want, out)
 		}
 	}
 }

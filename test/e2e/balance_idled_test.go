@@ -28,7 +28,7 @@ func testBalancedIdled(t *testing.T, x *trio) {
 	for _, node := range []string{fixture.Node1, fixture.Node2} {
 		fixture.Eventually(t, fixture.SyncTime, node+" sends packets to the agent", func(ctx context.Context) error {
 			flows, err := x.TryOutput(ctx, node, "ovs-ofctl", "-O", "OpenFlow14", "dump-flows", "br0", "table=69,udp,nw_dst="+addr.String())
-			if err == nil && !strings.Contains(flows, "CONTROLLER") {
+			if err == nil && !strings.Contains(flows, "goto_table:71") {
 				err = fmt.Errorf("got flows %q", flows)
 			}
 			return err

@@ -28,7 +28,7 @@ func TestBalancedServices(t *testing.T) {
 	if testing.Short() {
 		t.Skip("complete tier: has a lab of its own")
 	}
-	shape := lab.Shape{ServiceProxy: lab.OVS, Mode: lab.NetworkPolicy, Install: fixture.Install()}
+	shape := lab.Shape{ServiceProxy: lab.OVS, Mode: lab.NetworkPolicy, Install: fixture.Install(), Unidle: true}
 	x := trioOn(t, &cluster{fixture.Own(t, "e2e-services", shape)})
 	for _, test := range []struct {
 		name string

@@ -195,8 +195,19 @@ patches:
                 nodeSelectorTerms:
                 - matchExpressions:
                   - {key: %s, operator: DoesNotExist}
-`, base, controlPlaneAddr(), apiPort, s.Shape.Mode, s.Shape.ClusterNetwork, s.Shape.HostBits, s.Shape.ServiceNetwork, s.Shape.ServiceProxy,
-		s.Shape.Datapath, controllerUnit, s.controllers(), images.String(), agentUnit, noAgentLabel)
+%s`, base, controlPlaneAddr(), apiPort, s.Shape.Mode, s.Shape.ClusterNetwork, s.Shape.HostBits, s.Shape.ServiceNetwork, s.Shape.ServiceProxy,
+		s.Shape.Datapath, controllerUnit, s.controllers(), images.String(), agentUnit, noAgentLabel, s.unidlePatch())
+}
+
+// unidlePatch returns the patch that makes agents hold packets to idled services, if the lab has that.
+func (s *state) unidlePatch() string {
+	if !s.Shape.Unidle {
+		return ""
+	}
+	return fmt.Sprintf(`- target: {kind: DaemonSet, name: %s}
+  patch: |-
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --unidle}
+`, agentUnit)
 }
 
 // Build is a version of the product: its programs, and the source tree with its manifests and what else its images are made from. What is

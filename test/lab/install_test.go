@@ -68,6 +68,23 @@ func TestKustomizationWithSwitch(t *testing.T) {
 	}
 }
 
+// Agents get the flag of idled services if the lab has these.
+func TestKustomizationWithUnidle(t *testing.T) {
+	s := state{Shape: DefaultShape()}
+	const flag = "value: --unidle}"
+	if got := kustomization("../deploy", &s); strings.Contains(got, flag) {
+		t.Errorf("got %q in\n%s\nwant none", flag, got)
+	}
+	s.Shape.Unidle = true
+	var k struct{ Patches []struct{ Patch string } }
+	if err := yaml.Unmarshal([]byte(kustomization("../deploy", &s)), &k); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.Patches) != 2 || !strings.Contains(k.Patches[1].Patch, flag) {
+		t.Errorf("got patches %+v, want a second one with %q", k.Patches, flag)
+	}
+}
+
 // fakeProc has a process for each name, with its program and the end of its status.
 func fakeProc(t *testing.T, processes map[string][2]string) string {
 	t.Helper()

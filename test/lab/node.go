@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/ovsdn/ovsdn/test/lab/components"
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
@@ -126,7 +127,7 @@ func (l *Lab) nodeSpec(plane *controlplane.Plane, number int) (machine.Spec, err
 		task("cni-plugin", []string{"ln", "-sf", productDir + "/ovsdn-cni", "/opt/cni/bin/ovsdn-cni"}),
 		machine.Unit{Name: agentUnit, Manual: true, After: []string{"underlay", "cni-plugin"}, Commands: [][]string{{
 			productDir + "/ovsdn-node", "--kubeconfig", l.productKubeconfig(name, agentUnit), "--node-name", name,
-			"--datapath", string(l.state.Shape.Datapath), "-v=2",
+			"--datapath", string(l.state.Shape.Datapath), "--unidle=" + strconv.FormatBool(l.state.Shape.Unidle), "-v=2",
 		}}},
 	)
 	return spec, nil

@@ -32,6 +32,8 @@ type Shape struct {
 	Mode Mode `json:"mode"`
 	// ServiceProxy is the implementation of services. Default external.
 	ServiceProxy ServiceProxy `json:"service-proxy"`
+	// Unidle makes agents hold packets to idled services. Default false.
+	Unidle bool `json:"unidle"`
 	// ClusterNetwork is where pods' addresses come from. Default 10.128.0.0/14.
 	ClusterNetwork netip.Prefix `json:"cluster-network"`
 	// HostBits is the number of host bits of each node's subnet. Default 9.

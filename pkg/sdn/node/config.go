@@ -37,6 +37,7 @@ type Config struct {
 	RoutableMTU  int                 // bytes, of routes; 0: the ClusterNetwork's annotation's, else none
 	Datapath     string              // OVS datapath type of br0
 	ServiceProxy config.ServiceProxy // overrides the ClusterNetwork's, unless ServiceProxyAuto
+	Unidle       bool                // hold packets to idled services and report them, only while br0 balances services
 	CNISocket    string              // path of the socket for requests of the CNI plugin
 	CNIConfDir   string              // the container runtime's directory of CNI configurations
 	CNIBinDir    string              // the container runtime's directory of CNI plugins; empty: the agent does not install the plugin

@@ -75,7 +75,7 @@ type nodeNetwork struct {
 	policies    *networkpolicy.Policies       // nil in mode subnet
 	podHandlers []podflows.PodHandler
 	pinger      *pinger.Pinger
-	idling      *idling.Holder // nil unless the node balances services
+	idling      *idling.Holder // nil unless node.HoldsIdled
 	egress      *egresspolicy.Policies
 	egressIPs   *egressips.EgressIPs // nil in mode subnet
 	egressAddrs *egressaddress.Addresses
@@ -101,6 +101,8 @@ func (a *agent) serve(ctx context.Context, c *caches.Set, network *config.Networ
 		VXLANPort:       network.VXLANPort,
 
 		BalancesServices: a.serviceProxy(network) == config.ServiceProxyOVS, NodePortAddresses: nodePorts,
+
+		HoldsIdled: a.Unidle && a.serviceProxy(network) == config.ServiceProxyOVS,
 
 		Userspace: a.Datapath == ovs.DatapathNetdev,
 

@@ -19,7 +19,7 @@ import (
 )
 
 // newBalancer creates the features of the mode in which the flows of br0 balance services: the balancer, the host's translation of external addresses, the health
-// checks of load balancers, and the packets that are held for idled services.
+// checks of load balancers, and with --unidle the packets that are held for idled services.
 func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	a := n.agent
 	host, err := n.newServiceNAT(ctx)
@@ -38,14 +38,13 @@ func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	}
 	checks := servicehealth.New(servicehealth.Options{Flows: n.store, Rules: rules, Events: a.reporter})
 	options.Follow = checks.SetService
-	n.idling = idling.New(idling.Options{Bridge: a.bridge, Events: a.reporter, MTU: n.mtu.Link})
-	options.Idling = n.idling
+	n.holdIdled(&options)
 	b, err := balancer.New(options)
 	if err != nil {
 		return err
 	}
 	ports := &clientPortCheck{sysctls: sysctl.Dir(a.SysctlDir), warn: a.reporter.Warn}
-	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, n.idling.Run, ports.run)
+	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, ports.run)
 	if host != nil {
 		n.runs = append(n.runs, host.Run)
 	}
@@ -60,6 +59,16 @@ func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	}
 	n.runs = append(n.runs, server.Run)
 	return nil
+}
+
+// holdIdled makes the balancer hold packets to idled services, with --unidle.
+func (n *nodeNetwork) holdIdled(o *balancer.Options) {
+	if !n.node.HoldsIdled {
+		return
+	}
+	n.idling = idling.New(idling.Options{Bridge: n.agent.bridge, Events: n.agent.reporter, MTU: n.mtu.Link})
+	o.Idling = n.idling
+	n.runs = append(n.runs, n.idling.Run)
 }
 
 // hostServices are the parts that node ports and external addresses of services concern at the host. It is a balancer.Host.

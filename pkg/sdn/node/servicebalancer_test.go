@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -62,3 +63,15 @@ func TestHostServices(t *testing.T) {
 type setFrontends map[string][]servicenat.Frontend
 
 func (s setFrontends) Set(service string, frontends []servicenat.Frontend) { s[service] = frontends }
+
+// Packets to idled services are held with --unidle only.
+func TestHoldIdled(t *testing.T) {
+	for _, holds := range []bool{false, true} {
+		n := &nodeNetwork{agent: &agent{}, node: pipeline.Node{BalancesServices: true, HoldsIdled: holds}}
+		var options balancer.Options
+		n.holdIdled(&options)
+		if got := options.Idling != nil; got != holds || (n.idling != nil) != holds || (len(n.runs) > 0) != holds {
+			t.Errorf("HoldsIdled %v: got %v for the balancer, Holder %v and %d runs", holds, options.Idling, n.idling, len(n.runs))
+		}
+	}
+}

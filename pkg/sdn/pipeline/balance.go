@@ -89,7 +89,7 @@ func (n Node) ServesNodePorts(addr netip.Addr) bool {
 	return slices.Contains(n.ownAddrs(), single(addr))
 }
 
-// balance compiles the static part of services: the tables 60 and 64 to 69, 132 and 133.
+// balance compiles the static part of services: the tables 60, 64 to 69, 71, 132 and 133.
 func (n Node) balance(s *State) {
 	if n.BalancesServices {
 		n.fromNodeToServices(s)
@@ -98,9 +98,11 @@ func (n Node) balance(s *State) {
 		n.lookUpServices(s)
 		n.translated(s)
 		n.restore(s)
+		n.idledFrom(s, PortTun, idledHostRate, idledHostBurst)
 	}
 	for _, table := range []int{
-		tableServiceAddress, tableOwnNodePort, tableAffinity, tableSelect, tableLearn, tableTranslate, tableTranslated, tableReject, tableServiceReply, tableOutsideReply,
+		tableServiceAddress, tableOwnNodePort, tableAffinity, tableSelect, tableLearn, tableTranslate, tableTranslated, tableReject, tableIdled, tableServiceReply,
+		tableOutsideReply,
 	} {
 		// table=64,priority=0,actions=drop
 		s.add(table, 0, anything(), goovs.Drop())

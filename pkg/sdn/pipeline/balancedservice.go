@@ -28,7 +28,8 @@ type Frontend struct {
 
 	// Closed drops packets if there are no Endpoints; otherwise the host rejects them, unless the frontend is Idled.
 	Closed bool
-	// Idled sends packets that open connections to the agent if there are no Endpoints, and the frontend is not Closed. Other packets are dropped.
+	// Idled sends packets that open connections to the agent if there are no Endpoints, and the frontend is not Closed. Other packets are dropped. It requires
+	// Node.HoldsIdled.
 	Idled bool
 	// Sources are the clients that may use the frontend, if it is limited to some. Packets of others are dropped.
 	Sources []netip.Prefix
@@ -83,13 +84,9 @@ func (n Node) BalancedService(svc BalancedService) State {
 			s.Groups = append(s.Groups, Group{Name: f.group, Buckets: f.buckets(n.slotsOf(len(f.Endpoints)))})
 		}
 		n.frontend(&s, svc.VNID, f)
-		if !f.isIdled() {
-			continue
+		if f.isIdled() {
+			n.idled(&s, f)
 		}
-		if len(s.Meters) == 0 {
-			limitIdled(&s)
-		}
-		n.idled(&s, f)
 	}
 	return s
 }

@@ -161,12 +161,14 @@ func explainOther(table, priority int) string {
 		return "multicast is not enabled for the VNID, or it has no receivers"
 	case tableReject:
 		switch {
-		case priority >= idledOpening+servicePort:
-			return "the service is idled: the agent holds the packet until the service has an endpoint, if it has room"
 		case priority >= idledOther+servicePort:
 			return "the service is idled, and the packet opens no connection"
 		case priority > 0:
 			return "the service has no endpoints, and the packet could not be rejected: the zone of the client is full"
+		}
+	case tableIdled:
+		if priority > 0 {
+			return "the service is idled: the agent holds the packet until the service has an endpoint, if it has room"
 		}
 	case tableTranslated:
 		return "the destination could not be translated to an endpoint, or is the port of VXLAN"

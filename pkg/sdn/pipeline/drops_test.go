@@ -36,12 +36,13 @@ func TestDropReason(t *testing.T) {
 func TestExplainDrop(t *testing.T) {
 	unreached := []int{
 		tableServiceAddress, tableOwnNodePort, tableEgressTrack, tableEgressAllowed, tableIngressPolicy, tableIngressAllowed, tableICMPError, tableARPAnswer, tableEndpoint,
-		tableAffinity, tableSelect, tableLearn, tableTranslate, tableReject, tableServiceReply, tableOutsideReply, tableCommit,
+		tableAffinity, tableSelect, tableLearn, tableTranslate, tableReject, tableIdled, tableServiceReply, tableOutsideReply, tableCommit,
 	}
 	for _, mode := range []config.Mode{config.ModeSubnet, config.ModeMultitenant, config.ModeNetworkPolicy} {
 		for _, balances := range []bool{false, true} {
 			n := Node{
 				Mode: mode, ClusterNetworks: prefixes("10.128.0.0/14"), ServiceNetwork: prefixes("172.30.0.0/16")[0], Subnets: prefixes("10.128.0.0/23"), BalancesServices: balances,
+				HoldsIdled: balances,
 			}
 			s, err := n.Static()
 			if err != nil {

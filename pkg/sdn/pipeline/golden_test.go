@@ -199,6 +199,8 @@ func idledService() BalancedService {
 
 func goldenBalance(t *testing.T) map[string]State {
 	tenants, evaluating := balancing(inMode(config.ModeMultitenant)), balancing(inMode(config.ModeNetworkPolicy))
+	holding := evaluating
+	holding.HoldsIdled = true
 	addr := netip.MustParseAddr("10.128.0.5")
 	pod := Pod{OFPort: 3, MAC: net.HardwareAddr{0x0a, 0x58, 10, 128, 0, 5}, Addrs: []netip.Addr{addr}, VNID: 0xabcdef, Policies: PodPolicies{Evaluated: true}}
 	return map[string]State{
@@ -213,7 +215,9 @@ func goldenBalance(t *testing.T) map[string]State {
 		"balance-service-multitenant": tenants.BalancedService(balancedService()),
 		"balance-service-userspace":   balancing(userspaceNode()).BalancedService(balancedService()),
 
-		"balance-idled":             evaluating.BalancedService(idledService()),
+		"balance-idled":             holding.BalancedService(idledService()),
+		"balance-idled-node":        static(t, holding),
+		"balance-idled-pod":         holding.Pod(pod),
 		"balance-idled-multitenant": tenants.BalancedService(idledService()),
 
 		"balance-external":             evaluating.BalancedService(externalService()),

@@ -21,6 +21,9 @@ type Node struct {
 	// BalancesServices is for --service-proxy=ovs: this node sends connections to services to their endpoints. Otherwise the host's proxy does.
 	BalancesServices bool
 
+	// HoldsIdled is for --unidle: the agent gets packets to idled services. It requires BalancesServices.
+	HoldsIdled bool
+
 	// NodePortAddresses are ranges of addresses of this node: node ports answer only there, with BalancesServices; empty: at all of its addresses.
 	NodePortAddresses []netip.Prefix
 
@@ -60,7 +63,7 @@ func (n Node) Static() (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	// table=253,priority=32768,actions=note:00.ad.32.0f.46.05
+	// table=253,priority=32768,actions=note:00.4d.18.67.a9.69
 	s.add(tableVersion, defaultPriority, anything(), ovs.Note(note))
 	return s, nil
 }

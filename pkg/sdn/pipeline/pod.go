@@ -56,6 +56,7 @@ func (n Node) Pod(p Pod) State {
 			slices.Concat([]ovs.Action{loadVNID(p.VNID, regDestVNID), loadPort(p.OFPort)}, asTarget, []ovs.Action{n.toIsolation(addr)})...)
 	}
 	n.balanceFor(&s, p, asSource)
+	n.idledFrom(&s, p.OFPort, idledPodRate, idledPodBurst)
 	n.podARP(&s, p)
 	n.logDenied(&s, p)
 	n.limitBandwidth(&s, p)

@@ -58,7 +58,7 @@
 // an endpoint, to which 67 translate sends the packet; with session affinity 64 to 66 retain a client's endpoint. 68 translated continues with 26
 // (packets of the node itself with 30), whose tables evaluate the endpoint as the destination. Where the tables above output a packet, 132
 // service-reply translates replies, before 133 outputs them (docs/decisions/0011-services.md). 69 reject sends packets to services without endpoints
-// to the host or, if the service is idled, to the agent.
+// to the host or, if the service is idled, to 71 idled, which sends them to the agent through the meter of their port.
 //
 // Packets of a pod with a limit of its bandwidth pass a meter in 20, and packets to it one in 133 (docs/decisions/0015-bandwidth.md).
 //
@@ -100,6 +100,7 @@ const (
 	tableTranslated      = 68
 	tableReject          = 69
 	tableLocalPod        = 70
+	tableIdled           = 71
 	tableIsolation       = 80
 	tableIngressPolicy   = 81
 	tableIngressAllowed  = 82

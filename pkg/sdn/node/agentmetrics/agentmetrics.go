@@ -42,7 +42,7 @@ type Network struct {
 
 	EgressIPs func() (hosted, notPlaced int) // nil in mode subnet
 
-	Idled func() idling.Statistics // nil unless the node balances services
+	Idled func() idling.Statistics // nil unless the node holds packets to idled services
 
 	Worst func(most int) []pinger.PathStats // paths to other nodes, the worst first
 }

@@ -62,9 +62,9 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		denied:         counter("ovsdn_denied_packets_total", "Packets to pods (ingress) and from pods (egress) that policies denied, by direction.", "direction"),
 		deniedReported: counter("ovsdn_denied_packets_reported_total", "Denied packets that the switch sent to the agent for its log, by direction.", "direction"),
 
-		idledHeld: gauge("ovsdn_idled_packets_held", "Packets to idled services that the agent holds until the services have endpoints, with --service-proxy=ovs."),
-		idled: counter("ovsdn_idled_packets_total", "First packets of clients to idled services, by result: sent, after the service got an endpoint; expired, after 30 s; full, not held, since as "+
-			"many as allowed were; dropped, since the service is no longer idled and has no endpoint, the packet is too large, or the switch did not accept it.", "result"),
+		idledHeld: gauge("ovsdn_idled_packets_held", "Packets to idled services that the agent holds until the services have endpoints, with --unidle."),
+		idled: counter("ovsdn_idled_packets_total", "First packets of clients to idled services, with --unidle, by result: sent, after the service got an endpoint; expired, after 30 s; full, not held, since as "+
+			"many as allowed were; dropped, since the service is no longer idled and has no endpoint, none or several services have the destination, the packet is too large, or the switch did not accept it.", "result"),
 
 		hits:      counter("ovsdn_datapath_hit_packets_total", "Packets that matched a megaflow of the datapath. All bridges of its type share a datapath."),
 		upcalls:   counter("ovsdn_datapath_upcalls_total", "Packets that the datapath sent to vswitchd, since they matched no megaflow."),

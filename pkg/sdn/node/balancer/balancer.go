@@ -51,7 +51,7 @@ type Options struct {
 	// Host translates connections of other clients than pods; nil: this host does not support it.
 	Host Host
 
-	// Idling holds packets to idled services; nil: these are rejected, as others without endpoints.
+	// Idling holds packets to idled services, with Node.HoldsIdled; nil: these are rejected, as others without endpoints.
 	Idling Idling
 }
 
@@ -192,8 +192,7 @@ func (b *Balancer) Prime(ctx context.Context) error {
 		}
 	}
 	for _, c := range all { // Run compiles those again that have changed since
-		installed, _ := b.install(ctx, c)
-		b.hold(c.key, installed)
+		b.install(ctx, c)
 	}
 	return nil
 }
@@ -208,7 +207,6 @@ func (b *Balancer) Run(ctx context.Context) {
 
 func (b *Balancer) reconcile(ctx context.Context, key string) error {
 	c, commit := b.set(ctx, key)
-	b.hold(key, c)
 	err := commit.Wait(ctx)
 	b.release(key, c, err)
 	if errors.As(err, new(*flowstore.MissingInputError)) {
@@ -245,6 +243,7 @@ func (b *Balancer) install(ctx context.Context, of candidate) (compiled, *flowst
 	b.mu.Lock()
 	revoked := b.flushed.set(key, c.frontends)
 	b.mu.Unlock()
+	b.hold(key, c)
 	balanced := pipeline.BalancedService{Frontends: c.frontends}
 	change := flowstore.Change{Owner: pipeline.Owner{Kind: pipeline.KindService, Key: key}}
 	if len(c.frontends) > 0 && b.node.Mode == config.ModeMultitenant {

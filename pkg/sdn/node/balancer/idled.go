@@ -1,17 +1,19 @@
 package balancer
 
 import (
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // Idling holds packets that open connections to idled services, which the switch sends to the agent. Calls for one service do not overlap.
 type Idling interface {
-	// Hold begins to hold packets to an idled service, before the switch sends the first.
-	Hold(key string, svc *endpoints.Service)
+	// Hold begins to hold packets to the frontends of an idled service, before the switch sends the first.
+	Hold(key string, svc *endpoints.Service, frontends []pipeline.Frontend)
 
 	// Release ends it: the service has endpoints, and their flows are on the switch; or, if send is false, it is no longer idled, and its packets are dropped. It costs
 	// little for a service that is not held.
@@ -77,17 +79,21 @@ func (b *Balancer) idle(svc *endpoints.Service, all []pipeline.Frontend, selecte
 	return all
 }
 
-// hold passes an idled service on.
+// hold passes an idled service on, whose flows are not stored yet.
 func (b *Balancer) hold(key string, c compiled) {
 	if c.idled {
-		b.idling.Hold(key, c.proxied)
+		b.idling.Hold(key, c.proxied, c.frontends)
 	}
 }
 
-// release ends the hold of a service whose change of flows has ended with err.
+// release ends the hold of a service whose change of flows has ended with err. If the change to its endpoints is retried, so is the release.
 func (b *Balancer) release(key string, c compiled, err error) {
-	if b.idling != nil && !c.idled {
-		hasEndpoints := slices.ContainsFunc(c.frontends, func(f pipeline.Frontend) bool { return len(f.Endpoints) > 0 })
-		b.idling.Release(key, err == nil && hasEndpoints)
+	if b.idling == nil || c.idled {
+		return
 	}
+	hasEndpoints := slices.ContainsFunc(c.frontends, func(f pipeline.Frontend) bool { return len(f.Endpoints) > 0 })
+	if isRetried := err != nil && !errors.As(err, new(*flowstore.MissingInputError)); isRetried && hasEndpoints {
+		return
+	}
+	b.idling.Release(key, err == nil && hasEndpoints)
 }

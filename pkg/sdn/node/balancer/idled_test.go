@@ -2,6 +2,7 @@ package balancer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,13 +15,22 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
-// Hold implements Idling.
-func (f *fixture) Hold(key string, _ *endpoints.Service) { f.record("hold " + key) }
+// Hold implements Idling. It records whether the service's flows are stored already.
+func (f *fixture) Hold(key string, _ *endpoints.Service, frontends []pipeline.Frontend) {
+	if f.store.Compiled(pipeline.Owner{Kind: pipeline.KindService, Key: key}) != nil { // in mode multitenant
+		f.record("hold with flows " + key)
+	}
+	if len(frontends) == 0 {
+		f.record("hold without frontends " + key)
+	}
+	f.record("hold " + key)
+}
 
 // Release implements Idling. It records whether the flows of the endpoint are on the switch.
 func (f *fixture) Release(key string, send bool) {
@@ -57,7 +67,7 @@ func idledService() *corev1.Service {
 // TestBalancer_idled follows a service that is idled, gets an endpoint, loses it, and is deleted.
 func TestBalancer_idled(t *testing.T) {
 	f := newFixture(t, config.ModeNetworkPolicy)
-	const toAgent = "tcp,nw_dst=172.30.0.10,tp_dst=80,tcp_flags=+syn-ack,actions=meter:1048576,controller(id=1)"
+	const toAgent = "tcp,nw_dst=172.30.0.10,tp_dst=80,tcp_flags=+syn-ack,actions=goto_table:71"
 	f.services.Add(idledService())
 	f.expect("idled", []string{none, toAgent})
 	f.wantCalls("idled", "hold ns/svc")
@@ -70,10 +80,57 @@ func TestBalancer_idled(t *testing.T) {
 	calls = append(calls, "hold ns/svc")
 	f.wantCalls("idled again", calls...)
 	f.services.Delete(service(nil))
-	f.expect("deleted", nil, "172.30.0.10", "controller")
+	f.expect("deleted", nil, "172.30.0.10", "goto_table:71")
 	f.wantCalls("deleted", append(calls, "release ns/svc send=false installed=false")...)
-	if n := len(f.bridge.Meters()); n > 0 {
-		t.Errorf("got %d meters without an idled service, want 0", n)
+}
+
+// Packets are held before the switch can send the first.
+func TestBalancer_holdsBeforeFlows(t *testing.T) {
+	f := newFixture(t, config.ModeMultitenant)
+	publish(f, 17)
+	f.services.Add(idledService())
+	f.expect("idled", []string{"goto_table:71"})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.idling) == 0 || f.idling[0] != "hold ns/svc" {
+		t.Errorf("got calls %q, want the first before the flows are stored", f.idling)
+	}
+}
+
+// releases records the calls of Release.
+type releases []string
+
+// Hold implements Idling.
+func (r *releases) Hold(string, *endpoints.Service, []pipeline.Frontend) {}
+
+// Release implements Idling.
+func (r *releases) Release(key string, send bool) {
+	*r = append(*r, fmt.Sprintf("%s send=%v", key, send))
+}
+
+// A service with endpoints, whose flows the switch lacks for a time, is released by the retry.
+func TestBalancer_releasesAfterRetry(t *testing.T) {
+	empty := []pipeline.Frontend{{Kind: pipeline.ClusterIP}}
+	full := []pipeline.Frontend{{Kind: pipeline.ClusterIP, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.128.0.5:8080")}}}
+	temporary := errors.New("no answer")
+	for name, tc := range map[string]struct {
+		of   compiled
+		err  error
+		want releases
+	}{
+		"idled":              {compiled{frontends: empty, idled: true}, nil, nil},
+		"endpoints":          {compiled{frontends: full}, nil, releases{"ns/svc send=true"}},
+		"temporary error":    {compiled{frontends: full}, temporary, nil},
+		"without a VNID":     {compiled{frontends: full}, fmt.Errorf("install: %w", &flowstore.MissingInputError{}), releases{"ns/svc send=false"}},
+		"no endpoints":       {compiled{frontends: empty}, nil, releases{"ns/svc send=false"}},
+		"deleted, and error": {compiled{}, temporary, releases{"ns/svc send=false"}},
+	} {
+		var got releases
+		b := &Balancer{idling: &got}
+		b.release("ns/svc", tc.of, tc.err)
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: got calls %q, want %q", name, got, tc.want)
+		}
 	}
 }
 

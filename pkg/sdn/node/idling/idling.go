@@ -4,7 +4,6 @@ package idling
 
 import (
 	"context"
-	"encoding/binary"
 	"net/netip"
 	"slices"
 	"sync"
@@ -12,7 +11,6 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
@@ -22,12 +20,20 @@ import (
 const (
 	// holdTime is for how long a packet is held. Clients of TCP repeat theirs; those of UDP have given up by then.
 	holdTime = 30 * time.Second
-	// maxHeld is the number of packets that are held, one of each client, and as many wait to be sent.
+	// maxHeld is the number of packets that are held, one of each client to each service.
 	maxHeld = 256
-	// maxOutside is the number of these from hosts outside, which can forge their addresses.
-	maxOutside = maxHeld / 2
+	// The numbers of these by port, so that no client uses up the room of others: a pod's, and that of the node and of hosts outside, which can forge their addresses.
+	maxOfPort, maxOfHost = 8, maxHeld / 2
+	// maxOfService is the number of these to a service.
+	maxOfService = maxHeld / 4
+	// maxDue is the number of packets that wait to be sent.
+	maxDue = 2 * maxHeld
+
 	// afterRelease is for how long packets of a service with endpoints may still arrive: until the datapath has revalidated its megaflows, and from the switch's queue.
 	afterRelease = 5 * time.Second
+
+	// awaitInterval is the time between two waits for the datapath, each of which occupies vswitchd's main thread.
+	awaitInterval = time.Second
 
 	reportInterval = 10 * time.Second // between two Events about a service
 	reportRate     = 10               // Events per second, and the burst
@@ -54,13 +60,13 @@ type Options struct {
 	MTU    int // of pods, in bytes: larger packets are not held
 }
 
-// Statistics are the numbers of packets. A repeated packet of a client, of which another is held, is in none.
+// Statistics are the numbers of packets. A repeated packet of a client, of which another to the service is held, is in none.
 type Statistics struct {
 	Held    int    // now
 	Sent    uint64 // through the flows, since their service had endpoints
 	Expired uint64 // their service had no endpoints in time
 	Full    uint64 // not held: as many as allowed were
-	Dropped uint64 // their service is no longer idled and has no endpoints; they are too large; or the switch did not accept them
+	Dropped uint64 // they are to no idled service, or to several; it has no endpoints and is no longer idled; they are too large; or the switch did not accept them
 }
 
 // Holder holds packets. Its methods are safe for concurrent use.
@@ -68,65 +74,89 @@ type Holder struct {
 	bridge   Bridge
 	events   Events
 	maxBytes int
-	wake     chan struct{}
+	wake     chan struct{} // there is something to expire or to report
+	wakeSend chan struct{} // there is something to send
+	awaits   *rate.Limiter // of AwaitDatapath
 
 	mu         sync.Mutex
 	services   map[string]*service // idled, and released ones for afterRelease
-	byCookie   map[uint64][]*service
-	releasing  []*service             // in the order of their release
-	held       map[netip.Addr]*packet // by client
-	outside    int                    // of held, those from hosts outside
-	due        []*packet              // to be sent
+	at         map[pipeline.IdledTarget][]*service
+	releasing  []*service // in the order of their release
+	releases   uint64     // since New
+	held       map[entry]*packet
+	ofPort     map[int]int // of held, by port; none is 0
+	due        []*packet   // to be sent
 	queue      queue
 	budget     *rate.Limiter // of Events
 	statistics Statistics    // without Held
 }
 
-// service is an idled service. Two may have the same cookie, a hash of their names: packets are then of both.
+// service is an idled service.
 type service struct {
 	key, namespace, name string
 	uid                  types.UID
-	cookie               uint64
-	released             time.Time // zero: it is idled
-	reported             time.Time // the last Event
-	queued               bool      // for an Event
+	targets              []pipeline.IdledTarget // its keys in Holder.at
+	held                 int                    // packets
+	released             time.Time              // zero: it is idled
+	release              uint64                 // the number of the release
+	reported             time.Time              // the last Event
+	queued               bool                   // for an Event
+}
+
+// entry is the key of a held packet.
+type entry struct {
+	service *service
+	client  netip.Addr
 }
 
 // packet is one that opens a connection.
 type packet struct {
-	client  netip.Addr
-	cookie  uint64 // of its service
-	outside bool
+	entry
 	inPort  int
 	frame   []byte
 	expires time.Time
+	release uint64 // of its service, once it is due
 }
 
 // New returns a Holder without services.
 func New(o Options) *Holder {
 	return &Holder{
-		bridge: o.Bridge, events: o.Events, maxBytes: o.MTU + frameOverhead, wake: make(chan struct{}, 1),
-		services: map[string]*service{}, byCookie: map[uint64][]*service{}, held: map[netip.Addr]*packet{},
+		bridge: o.Bridge, events: o.Events, maxBytes: o.MTU + frameOverhead, wake: make(chan struct{}, 1), wakeSend: make(chan struct{}, 1),
+		awaits:   rate.NewLimiter(rate.Every(awaitInterval), 1),
+		services: map[string]*service{}, at: map[pipeline.IdledTarget][]*service{}, held: map[entry]*packet{}, ofPort: map[int]int{},
 		queue: queue{of: map[string][]*service{}}, budget: rate.NewLimiter(reportRate, reportRate),
 	}
 }
 
-// Hold begins to hold packets to an idled service.
-func (h *Holder) Hold(key string, svc *endpoints.Service) {
+// Hold begins to hold packets to an idled service, or replaces its frontends.
+func (h *Holder) Hold(key string, svc *endpoints.Service, frontends []pipeline.Frontend) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	uid := svc.GetObjectMeta().GetUID()
-	if s := h.services[key]; s != nil {
-		if s.released = (time.Time{}); s.uid != uid {
-			s.uid, s.reported = uid, time.Time{}
+	uid, s := svc.GetObjectMeta().GetUID(), h.services[key]
+	if s == nil {
+		s = &service{key: key, namespace: svc.GetNamespace(), name: svc.GetName(), uid: uid}
+		h.services[key] = s
+	}
+	if s.released = (time.Time{}); s.uid != uid {
+		s.uid, s.reported = uid, time.Time{}
+	}
+	h.removeTargets(s)
+	for _, f := range frontends {
+		if target, ok := f.IdledTarget(); ok && !slices.Contains(h.at[target], s) {
+			s.targets = append(s.targets, target)
+			h.at[target] = append(h.at[target], s)
 		}
-		return
 	}
-	s := &service{
-		key: key, namespace: svc.GetNamespace(), name: svc.GetName(), uid: uid, cookie: pipeline.Owner{Kind: pipeline.KindService, Key: key}.Cookie(),
+}
+
+// removeTargets removes a service from the index. h.mu is held.
+func (h *Holder) removeTargets(s *service) {
+	for _, target := range s.targets {
+		if h.at[target] = slices.DeleteFunc(h.at[target], func(other *service) bool { return other == s }); len(h.at[target]) == 0 {
+			delete(h.at, target)
+		}
 	}
-	h.services[key] = s
-	h.byCookie[s.cookie] = append(h.byCookie[s.cookie], s)
+	s.targets = nil
 }
 
 // Release ends it. The packets that are held are sent, as are those that still arrive; otherwise they are dropped.
@@ -137,13 +167,18 @@ func (h *Holder) Release(key string, send bool) {
 	if s == nil || send && !s.released.IsZero() {
 		return
 	}
+	if send {
+		h.releases++
+		s.released, s.release = time.Now(), h.releases
+		h.releasing = append(h.releasing, s)
+	}
 	for _, p := range h.held {
-		if p.cookie != s.cookie {
+		if p.service != s {
 			continue
 		}
 		h.remove(p)
 		if send {
-			h.due = append(h.due, p)
+			h.sendLater(p)
 		} else {
 			h.statistics.Dropped++
 		}
@@ -152,32 +187,44 @@ func (h *Holder) Release(key string, send bool) {
 		h.delete(s)
 		return
 	}
-	s.released = time.Now()
-	h.releasing = append(h.releasing, s)
-	h.signal()
+	signal(h.wake)
 }
 
 // delete deletes a service. h.mu is held.
 func (h *Holder) delete(s *service) {
 	delete(h.services, s.key)
 	h.releasing = slices.DeleteFunc(h.releasing, func(other *service) bool { return other == s })
-	h.byCookie[s.cookie] = slices.DeleteFunc(h.byCookie[s.cookie], func(other *service) bool { return other == s })
-	if len(h.byCookie[s.cookie]) == 0 {
-		delete(h.byCookie, s.cookie)
-	}
+	h.removeTargets(s)
+}
+
+// add adds a packet to those that are held. h.mu is held.
+func (h *Holder) add(p *packet) {
+	h.held[p.entry] = p
+	h.ofPort[p.inPort]++
+	p.service.held++
 }
 
 // remove removes a held packet. h.mu is held.
 func (h *Holder) remove(p *packet) {
-	delete(h.held, p.client)
-	if p.outside {
-		h.outside--
+	delete(h.held, p.entry)
+	p.service.held--
+	if h.ofPort[p.inPort]--; h.ofPort[p.inPort] == 0 {
+		delete(h.ofPort, p.inPort)
 	}
 }
 
-func (h *Holder) signal() {
+// hasRoom reports whether a packet may be held. h.mu is held.
+func (h *Holder) hasRoom(p *packet) bool {
+	limit := maxOfPort
+	if p.inPort == pipeline.PortTun {
+		limit = maxOfHost
+	}
+	return len(h.held) < maxHeld && h.ofPort[p.inPort] < limit && p.service.held < maxOfService
+}
+
+func signal(to chan<- struct{}) {
 	select {
-	case h.wake <- struct{}{}:
+	case to <- struct{}{}:
 	default:
 	}
 }
@@ -188,55 +235,59 @@ func (h *Holder) handle(in ovs.PacketIn) {
 	if !ok {
 		return
 	}
-	client, ok := sourceOf(in.Packet)
+	from, ok := parse(in.Packet)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	services := h.byCookie[idled.Cookie]
-	if !ok || len(services) == 0 || in.InPort == 0 {
+	s := h.serviceOf(idled.Targets(from.protocol, from.to))
+	if !ok || s == nil || in.InPort == 0 || len(in.Packet) > h.maxBytes {
 		h.statistics.Dropped++
 		return
 	}
-	p := &packet{client: client, cookie: idled.Cookie, outside: idled.Outside, inPort: in.InPort, frame: in.Packet, expires: time.Now().Add(holdTime)}
-	if slices.ContainsFunc(services, func(s *service) bool { return !s.released.IsZero() }) {
+	p := &packet{entry: entry{s, from.client}, inPort: in.InPort, frame: in.Packet, expires: time.Now().Add(holdTime)}
+	if !s.released.IsZero() {
 		h.sendLater(p)
 		return
 	}
 	h.hold(p)
-	for _, s := range services {
-		if !s.queued && time.Since(s.reported) >= reportInterval {
-			h.queue.add(s)
-		}
+	if !s.queued && time.Since(s.reported) >= reportInterval {
+		h.queue.add(s)
 	}
-	h.signal()
+	signal(h.wake)
 }
 
-// hold holds a packet if there is room. The first of a client stays. h.mu is held.
+// serviceOf returns the only service with one of the targets; nil: there is none, or there are several. h.mu is held.
+func (h *Holder) serviceOf(targets []pipeline.IdledTarget) (found *service) {
+	for _, target := range targets {
+		for _, s := range h.at[target] {
+			if found != nil && s != found {
+				return nil
+			}
+			found = s
+		}
+	}
+	return found
+}
+
+// hold holds a packet if there is room. The first of a client to a service stays. h.mu is held.
 func (h *Holder) hold(p *packet) {
 	switch {
-	case len(p.frame) > h.maxBytes:
-		h.statistics.Dropped++
-	case h.held[p.client] != nil:
-	case len(h.held) == maxHeld, p.outside && h.outside == maxOutside:
-		h.statistics.Full++
+	case h.held[p.entry] != nil:
+	case h.hasRoom(p):
+		h.add(p)
 	default:
-		h.held[p.client] = p
-		if p.outside {
-			h.outside++
-		}
+		h.statistics.Full++
 	}
 }
 
-// sendLater makes Run send a packet that is not held. h.mu is held.
+// sendLater makes Run send a packet that is not held, whose service was released. h.mu is held.
 func (h *Holder) sendLater(p *packet) {
-	switch {
-	case len(p.frame) > h.maxBytes:
-		h.statistics.Dropped++
-	case len(h.due) >= maxHeld:
+	if len(h.due) >= maxDue {
 		h.statistics.Full++
-	default:
-		h.due = append(h.due, p)
-		h.signal()
+		return
 	}
+	p.release = p.service.release
+	h.due = append(h.due, p)
+	signal(h.wakeSend)
 }
 
 // Statistics returns the numbers of packets since New.
@@ -250,9 +301,10 @@ func (h *Holder) Statistics() Statistics {
 
 // Run receives, sends and drops packets until the context ends.
 func (h *Holder) Run(ctx context.Context) {
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	watching.Go(func() { h.bridge.WatchPackets(ctx, h.handle) })
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { h.bridge.WatchPackets(ctx, h.handle) })
+	running.Go(func() { h.runSend(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -263,7 +315,6 @@ func (h *Holder) Run(ctx context.Context) {
 			return
 		}
 		timer.Reset(min(h.expire(), h.report()))
-		h.send(ctx)
 	}
 }
 
@@ -291,57 +342,4 @@ func (h *Holder) expire() time.Duration {
 		}
 	}
 	return next
-}
-
-// send sends the due packets through the flows, from the first table on: they are evaluated as any packet. The datapath uses the flows of endpoints then.
-func (h *Holder) send(ctx context.Context) {
-	h.mu.Lock()
-	due := h.due
-	h.due = nil
-	h.mu.Unlock()
-	if len(due) == 0 {
-		return
-	}
-	sent, err := 0, h.bridge.AwaitDatapath(ctx)
-	for _, p := range due {
-		if err != nil {
-			break
-		}
-		if err = h.bridge.Inject(ctx, p.inPort, p.frame); err == nil {
-			sent++
-		}
-	}
-	h.mu.Lock()
-	h.statistics.Sent += uint64(sent)               //nolint:gosec // not negative
-	h.statistics.Dropped += uint64(len(due) - sent) //nolint:gosec // not negative
-	h.mu.Unlock()
-	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Info("Failed to send packets that were held for idled services", "packets", len(due)-sent, "err", err,
-			"action", "none, clients of TCP repeat them")
-	}
-}
-
-// EtherTypes (IEEE 802 Numbers).
-const (
-	typeIPv4       = 0x0800
-	typeVLAN       = 0x8100 // IEEE 802.1Q
-	typeServiceTag = 0x88a8 // IEEE 802.1ad
-)
-
-// sourceOf returns the source of the IPv4 packet in an Ethernet frame with at most two tags.
-func sourceOf(frame []byte) (netip.Addr, bool) {
-	const addresses, tag, source = 12, 4, 12 // bytes
-	if len(frame) < addresses+2 {
-		return netip.Addr{}, false
-	}
-	rest := frame[addresses:]
-	for range 2 {
-		if t := binary.BigEndian.Uint16(rest); (t == typeVLAN || t == typeServiceTag) && len(rest) >= tag+2 {
-			rest = rest[tag:]
-		}
-	}
-	if binary.BigEndian.Uint16(rest) != typeIPv4 || len(rest) < 2+source+4 {
-		return netip.Addr{}, false
-	}
-	return netip.AddrFrom4([4]byte(rest[2+source:])), true
 }

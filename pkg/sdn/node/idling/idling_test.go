@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,10 +27,10 @@ import (
 
 func TestMain(m *testing.M) { await.VerifyTestMain(m) }
 
-// tableReject is the table of packets to idled services; outside, its bit of hosts outside in reg4.
+// tableIdled is the table of packets to idled services; toNode, the bit of packets to addresses of the node in reg4.
 const (
-	tableReject = 69
-	outside     = 1 << 19
+	tableIdled = 71
+	toNode     = 1 << 18
 )
 
 // fixture runs a Holder with a fake switch, whose clock is that of the test.
@@ -38,9 +39,13 @@ type fixture struct {
 	*Holder
 	bridge *ovs.Fake
 
+	frontends map[string]pipeline.Frontend // by key
+
 	mu      sync.Mutex
 	events  []string
-	awaited error // result of AwaitDatapath
+	awaited error         // result of AwaitDatapath
+	awaits  []time.Time   // its calls
+	blocked chan struct{} // AwaitDatapath returns when it is closed; nil: at once
 }
 
 // bridge is the fake switch with the result of AwaitDatapath.
@@ -50,6 +55,13 @@ type bridge struct {
 }
 
 func (b bridge) AwaitDatapath(context.Context) error {
+	b.f.mu.Lock()
+	b.f.awaits = append(b.f.awaits, time.Now())
+	blocked := b.f.blocked
+	b.f.mu.Unlock()
+	if blocked != nil {
+		<-blocked
+	}
 	b.f.mu.Lock()
 	defer b.f.mu.Unlock()
 	return b.f.awaited
@@ -65,7 +77,7 @@ func (f *fixture) EventService(namespace, name string, uid types.UID, reason, _ 
 func inBubble(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fixture{T: t, bridge: ovs.NewFake("br0")}
+		f := &fixture{T: t, bridge: ovs.NewFake("br0"), frontends: map[string]pipeline.Frontend{}}
 		if err := f.bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: "br0", DatapathType: "netdev"}); err != nil {
 			t.Fatal(err)
 		}
@@ -83,18 +95,33 @@ func newService(namespace, name string) (key string, svc *endpoints.Service) {
 	return namespace + "/" + name, endpoints.NewService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "uid"}})
 }
 
+// idle idles a service with a cluster IP of its own, which it retains.
 func (f *fixture) idle(namespace, name string) (key string) {
-	key, svc := newService(namespace, name)
-	f.Hold(key, svc)
+	key = namespace + "/" + name
+	to, ok := f.frontends[key]
+	if !ok {
+		n := len(f.frontends)
+		to = pipeline.Frontend{Kind: pipeline.ClusterIP, Addr: netip.AddrFrom4([4]byte{172, 30, 0, byte(n)}), Port: 53}
+	}
+	f.hold(namespace, name, to)
 	return key
+}
+
+// hold idles a service with frontends of UDP, to the first of which packets are sent.
+func (f *fixture) hold(namespace, name string, frontends ...pipeline.Frontend) {
+	key, svc := newService(namespace, name)
+	for i := range frontends {
+		frontends[i].Protocol, frontends[i].Idled = goovs.ProtocolUDPv4, true
+	}
+	f.frontends[key] = frontends[0]
+	f.Hold(key, svc, frontends)
 }
 
 // send sends a packet of a client to a service through the switch, to the agent.
 func (f *fixture) send(key, client string, change func(*ovs.PacketIn)) {
 	f.Helper()
-	p := ovs.PacketIn{
-		Table: tableReject, Cookie: pipeline.Owner{Kind: pipeline.KindService, Key: key}.Cookie(), InPort: 3, Packet: frame(netip.MustParseAddr(client), 0),
-	}
+	addr := netip.MustParseAddr(client)
+	p := ovs.PacketIn{Table: tableIdled, InPort: portOf(addr), Packet: frame(addr, f.address(key), 0)}
 	if change != nil {
 		change(&p)
 	}
@@ -104,15 +131,28 @@ func (f *fixture) send(key, client string, change func(*ovs.PacketIn)) {
 	synctest.Wait()
 }
 
-// frame returns an IPv4 packet of a client with a number of tags.
-func frame(client netip.Addr, tags int) []byte {
+// portOf returns the port of a pod.
+func portOf(client netip.Addr) int { return int(client.As4()[3]) + 1000 }
+
+// address returns the destination of packets to a service.
+func (f *fixture) address(key string) netip.AddrPort {
+	to := f.frontends[key]
+	if to.Kind == pipeline.NodePort {
+		to.Addr = netip.MustParseAddr("192.0.2.1")
+	}
+	return netip.AddrPortFrom(to.Addr, to.Port)
+}
+
+// frame returns a UDP packet of a client with a number of tags.
+func frame(client netip.Addr, to netip.AddrPort, tags int) []byte {
 	b := make([]byte, 12, 60)
 	for range tags {
 		b = binary.BigEndian.AppendUint32(b, typeVLAN<<16|5)
 	}
 	b = append(binary.BigEndian.AppendUint16(b, typeIPv4), 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0)
 	b = append(b, client.AsSlice()...)
-	return append(b, 172, 30, 0, 10, 0x10, 0, 0, 53, 0, 8, 0, 0)
+	b = append(append(b, to.Addr().AsSlice()...), 0x10, 0)
+	return append(binary.BigEndian.AppendUint16(b, to.Port()), 0, 8, 0, 0)
 }
 
 func (f *fixture) want(step string, want Statistics) {
@@ -137,7 +177,7 @@ func (f *fixture) wantEvents(step string, want ...string) {
 	f.events = nil
 }
 
-// The first packet of a client is held and sent once, through the port of its entry; the services of other packets do not matter.
+// The first packet of a client to each service is held and sent once, through the port of its entry; other services do not matter.
 func TestHolder_sendsFirstPacket(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		key, other := f.idle("ns", "svc"), f.idle("ns", "other")
@@ -145,18 +185,19 @@ func TestHolder_sendsFirstPacket(t *testing.T) {
 		f.send(key, "10.128.0.5", func(p *ovs.PacketIn) { p.InPort = 9 }) // repeated
 		f.send(other, "10.128.0.5", nil)
 		f.send(other, "10.128.0.6", nil)
-		f.want("held", Statistics{Held: 2})
+		f.want("held", Statistics{Held: 3})
 		f.Release(key, true)
-		f.want("released", Statistics{Held: 1, Sent: 1})
-		if got := f.bridge.Injections()[0]; got.InPort != 3 || !slices.Equal(got.Packet, frame(netip.MustParseAddr("10.128.0.5"), 0)) {
-			t.Errorf("got %+v, want the first packet by port 3", got)
+		f.want("released", Statistics{Held: 2, Sent: 1})
+		client := netip.MustParseAddr("10.128.0.5")
+		if got := f.bridge.Injections()[0]; got.InPort != portOf(client) || !slices.Equal(got.Packet, frame(client, f.address(key), 0)) {
+			t.Errorf("got %+v, want the first packet by its port", got)
 		}
 		f.send(key, "10.128.0.7", nil) // by a megaflow from before
-		f.want("late", Statistics{Held: 1, Sent: 2})
+		f.want("late", Statistics{Held: 2, Sent: 2})
 		time.Sleep(afterRelease)
 		synctest.Wait()
 		f.send(key, "10.128.0.7", nil)
-		f.want("after the release", Statistics{Held: 1, Sent: 2, Dropped: 1})
+		f.want("after the release", Statistics{Held: 2, Sent: 2, Dropped: 1})
 	})
 }
 
@@ -192,14 +233,18 @@ func TestHolder_drops(t *testing.T) {
 			func(p *ovs.PacketIn) { p.Packet = append(p.Packet, make([]byte, 1450)...) },
 			func(p *ovs.PacketIn) { p.Packet = p.Packet[:20] },
 			func(p *ovs.PacketIn) { p.InPort = 0 },
+			func(p *ovs.PacketIn) { p.Packet[14+9] = 1 },     // ICMP
+			func(p *ovs.PacketIn) { p.Packet[14+7] = 1 },     // a later fragment
+			func(p *ovs.PacketIn) { p.Packet[14] = 0x4f },    // options beyond its end
+			func(p *ovs.PacketIn) { p.Packet[14+23] = 0x36 }, // another port
 		} {
 			f.send(key, "10.128.0.7", change)
 		}
-		f.want("too large, too short, without a port", Statistics{Expired: 1, Dropped: 5})
+		f.want("invalid", Statistics{Expired: 1, Dropped: 9})
 		f.send(key, "10.128.0.7", func(p *ovs.PacketIn) { p.Table = 29 })
-		f.want("of another feature", Statistics{Expired: 1, Dropped: 5})
-		f.send(key, "10.128.0.7", func(p *ovs.PacketIn) { p.Packet = frame(netip.MustParseAddr("10.128.0.7"), 2) })
-		f.want("tagged", Statistics{Held: 1, Expired: 1, Dropped: 5})
+		f.want("of another feature", Statistics{Expired: 1, Dropped: 9})
+		f.send(key, "10.128.0.7", func(p *ovs.PacketIn) { p.Packet = frame(netip.MustParseAddr("10.128.0.7"), f.address(key), 2) })
+		f.want("tagged", Statistics{Held: 1, Expired: 1, Dropped: 9})
 	})
 }
 
@@ -215,28 +260,34 @@ func TestHolder_switchFails(t *testing.T) {
 	})
 }
 
-// The numbers of packets are bounded; hosts outside, which can forge addresses, leave room for pods.
-func TestHolder_full(t *testing.T) {
+// The destination identifies the service of a packet, and its flow's cookie, a hash of names that tenants choose, does not.
+func TestHolder_identifiesServiceByDestination(t *testing.T) {
 	inBubble(t, func(f *fixture) {
-		key := f.idle("ns", "svc")
-		fromOutside := func(p *ovs.PacketIn) { p.Registers[4] = outside }
-		client := netip.MustParseAddr("198.51.100.0")
-		for range maxOutside + 10 {
-			client = client.Next()
-			f.send(key, client.String(), fromOutside)
+		node := pipeline.Frontend{Kind: pipeline.NodePort, Port: 30053}
+		external := pipeline.Frontend{Kind: pipeline.ExternalIP, Addr: netip.MustParseAddr("192.0.2.1"), Port: 30053}
+		f.hold("ns", "victim", node)
+		victim, hostile := "ns/victim", f.idle("hostile", "svc")
+		ofVictim := func(p *ovs.PacketIn) {
+			p.Cookie, p.Registers[4] = pipeline.Owner{Kind: pipeline.KindService, Key: victim}.Cookie(), toNode
 		}
-		f.want("outside", Statistics{Held: maxOutside, Full: 10})
-		client = netip.MustParseAddr("10.128.0.1")
-		for range maxHeld - maxOutside + 5 {
-			client = client.Next()
-			f.send(key, client.String(), nil)
-		}
-		f.want("pods", Statistics{Held: maxHeld, Full: 15})
-		f.Release(key, true)
-		f.want("sent", Statistics{Sent: maxHeld, Full: 15})
-		f.idle("ns", "svc")
-		f.send(key, "198.51.100.1", fromOutside)
-		f.want("room again", Statistics{Held: 1, Sent: maxHeld, Full: 15})
+		f.send(hostile, "10.128.0.5", ofVictim)
+		f.wantEvents("with the cookie of another service", "hostile/svc uid "+eventreason.NeedPods)
+		f.Release(hostile, true)
+		f.want("hostile", Statistics{Sent: 1})
+		f.send(victim, "10.128.0.6", ofVictim)
+		f.want("to a node port", Statistics{Held: 1, Sent: 1})
+		f.wantEvents("to a node port", "ns/victim uid "+eventreason.NeedPods)
+		f.send(victim, "10.128.0.7", nil)
+		f.want("the port at another host", Statistics{Held: 1, Sent: 1, Dropped: 1})
+
+		f.hold("hostile", "other", external)
+		time.Sleep(reportInterval)
+		f.send(victim, "10.128.0.8", ofVictim)
+		f.want("of two services", Statistics{Held: 1, Sent: 1, Dropped: 2})
+		f.wantEvents("of two services")
+		f.hold("hostile", "other", pipeline.Frontend{Addr: netip.MustParseAddr("172.30.0.200"), Port: 53}) // no longer the address
+		f.send(victim, "10.128.0.8", ofVictim)
+		f.want("of one again", Statistics{Held: 2, Sent: 1, Dropped: 2})
 	})
 }
 
