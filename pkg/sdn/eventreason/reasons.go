@@ -250,7 +250,7 @@ const (
 
 // Reasons of the Events of both programs about idled services.
 const (
-	// Normal on Service: with --service-proxy=ovs, a packet arrived for a service without endpoints that annotation idling.alpha.openshift.io/idled-at idles; annotation
+	// Normal on Service: with --service-proxy=ovs and --unidle of the agent, a packet arrived for a service without endpoints that annotation idling.alpha.openshift.io/idled-at idles; annotation
 	// idling.alpha.openshift.io/unidle-targets has what to scale. From an agent, at most one in ten seconds, and for all services at most ten in a second; ovsdn-controller
 	// --unidle reads it.
 	NeedPods = "NeedPods"
@@ -258,7 +258,7 @@ const (
 	// Normal on Service: the controller scaled the objects of an idled service to the replicas that they had, after a packet arrived.
 	Unidled = "Unidled"
 
-	// Warning on Service: the controller can't scale objects of an idled service; the message names the objects, the causes and what to do. The controller tries again with
-	// the next packet and, if the failure may be temporary, by itself for five minutes.
+	// Warning on Service: the controller can't scale objects of an idled service; the message names the objects, the causes and what to do. If the failure may be
+	// temporary, the controller tries again by itself for five minutes, else with a packet after the Service has changed, or after five minutes.
 	UnidleFailed = "UnidleFailed"
 )
