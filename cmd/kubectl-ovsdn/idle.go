@@ -65,7 +65,7 @@ func (c *idler) idle(ctx context.Context, name string, now time.Time) error {
 		return fmt.Errorf("service %s is idled since %s", name, since.Format(time.RFC3339))
 	}
 	if !endpoints.NewService(service).Proxied {
-		return fmt.Errorf("Open vSwitch does not balance service %s, so no packet would wake it: it is headless, of type ExternalName, has no IPv4 cluster IP, "+
+		return fmt.Errorf("the switch does not balance service %s, so no packet would wake it: it is headless, of type ExternalName, has no IPv4 cluster IP, "+
 			"or has label %s; scale its workloads by hand", name, endpoints.ProxyNameLabel)
 	}
 	if len(service.Spec.Selector) == 0 {

@@ -194,7 +194,7 @@ func TestHolder_sendsFirstPacket(t *testing.T) {
 		}
 		f.send(key, "10.128.0.7", nil) // by a megaflow from before
 		f.want("late", Statistics{Held: 2, Sent: 2})
-		time.Sleep(afterRelease)
+		time.Sleep(afterRelease) //nolint:forbidigo // of the bubble
 		synctest.Wait()
 		f.send(key, "10.128.0.7", nil)
 		f.want("after the release", Statistics{Held: 2, Sent: 2, Dropped: 1})
@@ -207,7 +207,7 @@ func TestHolder_idledAgain(t *testing.T) {
 		key := f.idle("ns", "svc")
 		f.Release(key, true)
 		f.idle("ns", "svc")
-		time.Sleep(afterRelease)
+		time.Sleep(afterRelease) //nolint:forbidigo // of the bubble
 		f.send(key, "10.128.0.5", nil)
 		f.want("held again", Statistics{Held: 1})
 		f.Release(key, true)
@@ -219,10 +219,10 @@ func TestHolder_drops(t *testing.T) {
 	inBubble(t, func(f *fixture) {
 		key := f.idle("ns", "svc")
 		f.send(key, "10.128.0.5", nil)
-		time.Sleep(holdTime - time.Second)
+		time.Sleep(holdTime - time.Second) //nolint:forbidigo // of the bubble
 		f.send(key, "10.128.0.6", nil)
 		f.want("before the end", Statistics{Held: 2})
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // of the bubble
 		f.want("expired", Statistics{Held: 1, Expired: 1})
 		f.Release(key, false)
 		f.want("not idled", Statistics{Expired: 1, Dropped: 1})
@@ -281,7 +281,7 @@ func TestHolder_identifiesServiceByDestination(t *testing.T) {
 		f.want("the port at another host", Statistics{Held: 1, Sent: 1, Dropped: 1})
 
 		f.hold("hostile", "other", external)
-		time.Sleep(reportInterval)
+		time.Sleep(reportInterval) //nolint:forbidigo // of the bubble
 		f.send(victim, "10.128.0.8", ofVictim)
 		f.want("of two services", Statistics{Held: 1, Sent: 1, Dropped: 2})
 		f.wantEvents("of two services")
@@ -298,10 +298,10 @@ func TestHolder_events(t *testing.T) {
 		key := f.idle("ns", "svc")
 		f.send(key, "10.128.0.5", nil)
 		f.wantEvents("first", event)
-		time.Sleep(reportInterval - time.Second)
+		time.Sleep(reportInterval - time.Second) //nolint:forbidigo // of the bubble
 		f.send(key, "10.128.0.5", nil)
 		f.wantEvents("repeated")
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // of the bubble
 		f.send(key, "10.128.0.5", nil)
 		f.wantEvents("after the interval", event)
 	})
@@ -320,15 +320,15 @@ func TestHolder_eventBudget(t *testing.T) {
 			t.Errorf("got %d Events at once, want %d", len(f.events), reportRate)
 		}
 		f.mu.Unlock()
-		time.Sleep(2 * time.Second / reportRate)
+		time.Sleep(2 * time.Second / reportRate) //nolint:forbidigo // of the bubble
 		synctest.Wait()
 		f.mu.Lock()
 		if !slices.ContainsFunc(f.events, func(e string) bool { return strings.HasPrefix(e, "ns/svc ") }) {
 			t.Errorf("got Events %q, want one of ns/svc", f.events)
 		}
 		f.mu.Unlock()
-		f.Release("hostile/49", false) // has an Event to come
-		time.Sleep(hostile * time.Second / reportRate)
+		f.Release("hostile/49", false)                 // has an Event to come
+		time.Sleep(hostile * time.Second / reportRate) //nolint:forbidigo // of the bubble
 		synctest.Wait()
 		f.mu.Lock()
 		defer f.mu.Unlock()

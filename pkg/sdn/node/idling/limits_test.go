@@ -32,7 +32,7 @@ func TestHolder_full(t *testing.T) {
 		for _, key := range keys {
 			f.Release(key, true)
 		}
-		time.Sleep(2 * awaitInterval)
+		time.Sleep(2 * awaitInterval) //nolint:forbidigo // of the bubble
 		f.want("sent", Statistics{Sent: maxHeld, Full: full})
 		f.idle("ns", "0")
 		f.send(keys[0], "198.51.100.1", nil)
@@ -87,7 +87,7 @@ func TestHolder_awaitsDatapathSeldom(t *testing.T) {
 		synctest.Wait()
 		f.Release(keys[2], true)
 		f.want("the first", Statistics{Held: 1, Sent: 1})
-		time.Sleep(2 * awaitInterval)
+		time.Sleep(2 * awaitInterval) //nolint:forbidigo // of the bubble
 		f.want("the others", Statistics{Held: 1, Sent: 3})
 		for _, client := range clients("10.128.0.10", 5) { // late ones
 			f.send(keys[1], client, nil)
