@@ -334,6 +334,8 @@ func testBalancedFromOutside(t *testing.T, b *balanced) {
 		{"host outside", datapath.Host{NS: b.Nodes[1].NS, Addr: b.Nodes[1].VTEP}, node.VTEP},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			// A client that gets the port of one of a previous case would continue that one's connection to another endpoint.
+			node.AppCtl(t, "dpctl/flush-conntrack")
 			for _, evaluated := range []bool{false, true} {
 				b.policies[b.pod(0, 0)], b.policies[b.pod(1, 0)] = compiled.PodPolicies{Evaluated: evaluated}, compiled.PodPolicies{Evaluated: evaluated}
 				b.endpoints = []netip.AddrPort{netip.AddrPortFrom(test.server.Addr, 8080)}

@@ -49,6 +49,9 @@ func (b *balanced) install(t *testing.T) {
 	for _, node := range b.Nodes {
 		replace(t, node, b.compile(t, node))
 	}
+	for _, node := range b.Nodes {
+		node.Revalidate(t) // else a megaflow may still open a connection to a previous endpoint
+	}
 }
 
 // compile returns the flows and groups of a node.
