@@ -2,7 +2,7 @@ package servicenat
 
 import (
 	"context"
-	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -33,15 +33,24 @@ func (all changedKeys) add(k key, old, current *Frontend) {
 	}
 }
 
-// flushUDP deletes connections of UDP that the rules would translate to another address. A client that sends continuously would retain its previous entry.
+// flushUDP deletes connections of UDP that the rules would translate to another address. A client that sends continuously would retain its previous entry. Without the
+// node's addresses, which distinguish node ports, the next round flushes.
 func (w *writer) flushUDP(ctx context.Context, changed changedKeys) {
-	if len(changed) == 0 {
+	maps.Copy(w.unflushed, changed)
+	if len(w.unflushed) == 0 {
 		return
 	}
+	const message, effect = "Failed to flush UDP connections of services", "clients that send continuously do not reach changed services"
 	local, err := w.localAddrs()
-	err = errors.Join(err, w.flush(w.stale(changed, local)))
+	if isNew := w.addrsFailure.Set(err); isNew {
+		klog.FromContext(ctx).Error(err, message, "effect", effect, "retryAfter", checkPeriod)
+	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to flush UDP connections of services", "effect", "clients that send continuously do not reach changed services")
+		return
+	}
+	changed, w.unflushed = w.unflushed, changedKeys{}
+	if err := w.flush(w.stale(changed, local)); err != nil {
+		klog.FromContext(ctx).Error(err, message, "effect", effect)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 
 	"github.com/ovsdn/ovsdn/test/await"
 )
@@ -126,6 +130,55 @@ func TestTranslator_flushUDPOfNodePortElsewhere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While the node's addresses can't be listed nothing is flushed, and each failure is logged once. All changes are flushed then.
+func TestTranslator_flushUDPWithoutAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture()
+		var failed atomic.Bool
+		failed.Store(true)
+		addrs := f.localAddrs
+		f.localAddrs = func() ([]netip.Addr, error) {
+			if failed.Load() {
+				return nil, unix.ENOBUFS
+			}
+			return addrs()
+		}
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		f.startWith(t, klog.NewContext(t.Context(), logger))
+		f.set("a", udp(nodePort(1, forward)))
+		f.set("b", udp(nodePort(2, forward)))
+		time.Sleep(3 * checkPeriod) //nolint:forbidigo // of the bubble
+		synctest.Wait()
+		if len(f.flushes) > 0 {
+			t.Errorf("without addresses: got %d flushes, want none", len(f.flushes))
+		}
+		buffer := logger.GetSink().(ktesting.Underlier).GetBuffer()
+		if logs := buffer.String(); strings.Count(logs, "Failed to flush") != 1 {
+			t.Errorf("got logs\n%s\nwant one of the failure", logs)
+		}
+		failed.Store(false)
+		time.Sleep(checkPeriod) //nolint:forbidigo // of the bubble
+		synctest.Wait()
+		if len(f.flushes) != 1 {
+			t.Fatalf("with addresses: got %d flushes, want 1", len(f.flushes))
+		}
+		for port, want := range map[uint16]bool{1: true, 2: true, 3: false} {
+			flow := &netlink.ConntrackFlow{
+				Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP(clientIP), DstIP: net.ParseIP(nodeIP), DstPort: port},
+				Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP(nodeIP), SrcPort: port},
+			}
+			if got := f.flushes[0].MatchConntrackFlow(flow); got != want {
+				t.Errorf("port %d: got flushed %t, want %t", port, got, want)
+			}
+		}
+		time.Sleep(3 * checkPeriod) //nolint:forbidigo // of the bubble
+		synctest.Wait()
+		if len(f.flushes) != 1 {
+			t.Errorf("later: got %d flushes, want 1", len(f.flushes))
+		}
+	})
 }
 
 // A client that sends UDP before the service exists, and goes on, reaches it then.

@@ -139,7 +139,13 @@ func newFixture() *fixture {
 // start runs the Translator until the test ends. The test is in a bubble of synctest.
 func (f *fixture) start(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	f.startWith(t, t.Context())
+}
+
+// startWith is start with a context that has a logger.
+func (f *fixture) startWith(t *testing.T, ctx context.Context) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -343,7 +343,7 @@ func TestRules_missing(t *testing.T) {
 	h := newHost(t)
 	nft, err := newNFT()
 	must(t, err)
-	w := &writer{Translator: h.Translator, nft: nft, count: map[string]int{}}
+	w := &writer{Translator: h.Translator, nft: nft, count: map[string]int{}, unflushed: changedKeys{}}
 	if lost, err := w.missing(t.Context()); lost != "" || err != nil {
 		t.Errorf("got missing %q (%v), want nothing", lost, err)
 	}

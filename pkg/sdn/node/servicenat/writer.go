@@ -30,7 +30,7 @@ const (
 // Run replaces the rules of a previous agent, writes changes, and restores rules that other programs delete, until the context ends. The rules remain then.
 func (t *Translator) Run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "service rules"))
-	w := &writer{Translator: t, checkDelay: checkPeriod}
+	w := &writer{Translator: t, checkDelay: checkPeriod, unflushed: changedKeys{}}
 	for ctx.Err() == nil {
 		timer := time.NewTimer(w.round(ctx))
 		changed := t.changed
@@ -56,6 +56,9 @@ type writer struct {
 	paused  bool                // the last round failed, or waits because another program deletes the table again
 	backoff time.Duration       // after the last failure
 	failure reconcile.LastError // reported by an Event
+
+	unflushed    changedKeys         // whose connections are flushed once the node's addresses can be listed
+	addrsFailure reconcile.LastError // of the list of the node's addresses
 
 	checkAt    time.Time
 	checkDelay time.Duration
