@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,22 +36,8 @@ func (n *startNode) newKubeProxy() *kubeProxy {
 	p := &kubeProxy{b: b, host: b.netns(), program: set.Kube, config: filepath.Join(b.TempDir(), "kube-proxy.yaml")}
 	b.must(p.host.Do(func(ns.NetNS) error { return makeUnderlay() }))
 	b.forward(p.host, n.server)
-	b.must(os.WriteFile(p.config, []byte(kubeProxyYAML(n.kubeconfig)), 0o600))
+	b.must(os.WriteFile(p.config, []byte(components.KubeProxyYAML(bareagent.NodeName, netip.MustParsePrefix("10.128.0.0/14"), n.kubeconfig)), 0o600))
 	return p
-}
-
-// kubeProxyYAML leaves the limits of conntrack, which are the machine's, as they are.
-func kubeProxyYAML(kubeconfig string) string {
-	return `apiVersion: kubeproxy.config.k8s.io/v1alpha1
-kind: KubeProxyConfiguration
-mode: nftables
-hostnameOverride: ` + bareagent.NodeName + `
-clusterCIDR: 10.128.0.0/14
-clientConnection: {kubeconfig: ` + kubeconfig + `}
-conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
-healthzBindAddress: 127.0.0.1:10256
-metricsBindAddress: 127.0.0.1:10249
-`
 }
 
 // start returns when the rules have the service. kube-proxy writes all that it finds at its start in one transaction of nftables.

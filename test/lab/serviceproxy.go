@@ -1,8 +1,7 @@
 package lab
 
 import (
-	"net/netip"
-
+	"github.com/ovsdn/ovsdn/test/lab/components"
 	"github.com/ovsdn/ovsdn/test/lab/controlplane"
 	"github.com/ovsdn/ovsdn/test/lab/machine"
 )
@@ -34,23 +33,9 @@ func addServiceProxy(spec *machine.Spec, plane *controlplane.Plane, s *state) er
 	}
 	addProgram(spec, "kube-proxy", s.Programs.Kube)
 	spec.Files[kubeDir+"/kube-proxy.kubeconfig"] = string(kubeconfig)
-	spec.Files[kubeDir+"/kube-proxy.yaml"] = kubeProxyYAML(spec.Name, s.Shape.ClusterNetwork)
+	spec.Files[kubeDir+"/kube-proxy.yaml"] = components.KubeProxyYAML(spec.Name, s.Shape.ClusterNetwork, kubeDir+"/kube-proxy.kubeconfig")
 	spec.Units = append(spec.Units, machine.Unit{Name: kubeProxyUnit, Manual: true, After: []string{"underlay"}, Commands: [][]string{{
 		"kube-proxy", "--config=" + kubeDir + "/kube-proxy.yaml",
 	}}})
 	return nil
-}
-
-// kubeProxyYAML: conntrack's limits are the host's and stay as they are.
-func kubeProxyYAML(node string, clusterNetwork netip.Prefix) string {
-	return `apiVersion: kubeproxy.config.k8s.io/v1alpha1
-kind: KubeProxyConfiguration
-mode: nftables
-hostnameOverride: ` + node + `
-clusterCIDR: ` + clusterNetwork.String() + `
-clientConnection: {kubeconfig: ` + kubeDir + `/kube-proxy.kubeconfig}
-conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
-healthzBindAddress: 127.0.0.1:10256
-metricsBindAddress: 127.0.0.1:10249
-`
 }
