@@ -46,8 +46,9 @@ type Interface interface {
 	NewTransaction() *Transaction
 
 	// Run applies the transaction in phases: it sets meters; changes groups and flows in one atomic bundle; deletes meters and flushes
-	// connections. It may return before meters are deleted; later calls are applied after it. If Open vSwitch rejects a flow, group or meter, the error identifies it (*FlowError, *GroupError, *MeterError), and no
-	// change of the transaction is applied. After any other error, that of the context included, any part of it may have been applied.
+	// connections. It may return before meters are deleted; later calls are applied after it. If Open vSwitch rejects a flow, group or meter, the error identifies
+	// it (*FlowError, *GroupError, *MeterError), and no change of the transaction is applied. After any other error, that of the context included, any part of it
+	// may have been applied.
 	Run(ctx context.Context, tx *Transaction) error
 
 	// Replace makes the flows, groups and meters of the bridge equal to the wanted ones, with one transaction that contains only the

@@ -16,7 +16,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 )
 
-// testMacvlan has a tenant ask for an interface past the bridge: on the node's network and on the node's own interface in the pod network, with a new pod and with a running one.
+// testMacvlan has a tenant ask for an interface past the bridge: on the node's network and on the node's own interface in the pod network, with a new pod and
+// with a running one.
 func testMacvlan(t *testing.T, w *world) {
 	for value, because := range map[string]string{"true": "no container of the pod is privileged", "tun0": "no container of the pod is privileged", "../eth0": "the value is not a name"} {
 		t.Run("new pod with "+value, func(t *testing.T) {

@@ -20,7 +20,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/seed"
 )
 
-// TestTracesAgreeWithPackets draws pods and what they connect to, pods and services of their own and of other namespaces: packets are answered where the trace delivers them.
+// TestTracesAgreeWithPackets draws pods and what they connect to, pods and services of their own and of other namespaces: packets are answered where the trace
+// delivers them.
 func TestTracesAgreeWithPackets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("complete tier: has labs of its own; TestCapabilities compares some traces with packets")

@@ -131,7 +131,8 @@ func TestVerificationOfManyPods(t *testing.T) {
 	t.Run("faults", func(t *testing.T) { c.verifyFaults(t, all) })
 }
 
-// verifyFaults injects faults of flows on the first node, whose agent does not repair them: the verification of the namespaces finds each, and nothing before and after it.
+// verifyFaults injects faults of flows on the first node, whose agent does not repair them: the verification of the namespaces finds each, and nothing before
+// and after it.
 func (c *cluster) verifyFaults(t *testing.T, namespaces []string) {
 	node := c.Nodes()[0]
 	restore := c.replaceAgent(t, node, buildWithoutRepair(t))

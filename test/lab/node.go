@@ -201,7 +201,8 @@ disabled_plugins = [
 `
 }
 
-// kubeletYAML: a container that ends is started again after a second, as often as that may be, since tests kill them. The disk and the image store are the host's, whose fill level is no reason to evict a pod here.
+// kubeletYAML: a container that ends is started again after a second, as often as that may be, since tests kill them. The disk and the image store are the
+// host's, whose fill level is no reason to evict a pod here.
 func kubeletYAML(dns netip.Addr) string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

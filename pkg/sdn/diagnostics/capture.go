@@ -172,7 +172,8 @@ func (s *CaptureSpec) texts() map[string]*string {
 	return map[string]*string{"protocol": &s.Protocol, "host": &s.Host}
 }
 
-// ParseCaptureQuery returns the spec of Query, complete, and the values of the other parameters. A parameter that it does not know is an error, as is one that is set twice.
+// ParseCaptureQuery returns the spec of Query, complete, and the values of the other parameters. A parameter that it does not know is an error, as is one that
+// is set twice.
 func ParseCaptureQuery(query url.Values) (s CaptureSpec, others map[string]string, err error) {
 	others = map[string]string{PodParameter: "", PodUIDParameter: ""}
 	numbers, texts := s.numbers(), s.texts()

@@ -44,9 +44,9 @@ const (
 	MaxSample        = 5_000
 )
 
-// Verification compares what the objects of the cluster allow with what the flows of all nodes do, and optionally with what happens to real packets, for connections between pods. Only create is possible, and
-// nothing is stored. In a namespace it has the pairs with a pod of the namespace: those with both ends in it, unless the user may create Verifications at the cluster
-// scope.
+// Verification compares what the objects of the cluster allow with what the flows of all nodes do, and optionally with what happens to real packets, for
+// connections between pods. Only create is possible, and nothing is stored. In a namespace it has the pairs with a pod of the namespace: those with both ends
+// in it, unless the user may create Verifications at the cluster scope.
 type Verification struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

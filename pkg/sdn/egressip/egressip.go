@@ -191,8 +191,8 @@ func (t *Table) IPs() []netip.Addr {
 	return all
 }
 
-// Namespace returns the egress IPs of a namespace that its pods can use, in the NetNamespace's order; asks reports whether it has any, usable or not. If all nodes of its IPs are
-// unreachable, it returns these: the controller may be the one that is cut off.
+// Namespace returns the egress IPs of a namespace that its pods can use, in the NetNamespace's order; asks reports whether it has any, usable or not. If all
+// nodes of its IPs are unreachable, it returns these: the controller may be the one that is cut off.
 func (t *Table) Namespace(name string) (usable []netip.Addr, asks bool) {
 	var unreachable []netip.Addr
 	for _, a := range t.namespaces[name] {

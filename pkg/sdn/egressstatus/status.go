@@ -102,8 +102,8 @@ const (
 	// True, by ovsdn-controller: the rules are active, and one has cidrSelector 0.0.0.0/32, which is read as 0.0.0.0/0, as OpenShift SDN did.
 	ReasonAcceptedAsEverywhere = "AcceptedAsEverywhere"
 
-	// False, by ovsdn-controller: a rule of this policy, or of another of the namespace, is invalid, or they exceed a budget; the last valid rules of the namespace stay active, at first all
-	// packets to outside are denied.
+	// False, by ovsdn-controller: a rule of this policy, or of another of the namespace, is invalid, or they exceed a budget; the last valid rules of the
+	// namespace stay active, at first all packets to outside are denied.
 	ReasonInvalid = "Invalid"
 
 	// False, by ovsdn-controller: the namespace has VNID 0, in which no egress firewall is active.

@@ -250,9 +250,9 @@ const (
 
 // Reasons of the Events of both programs about idled services.
 const (
-	// Normal on Service: with --service-proxy=ovs and --unidle of the agent, a packet arrived for a service without endpoints that annotation idling.alpha.openshift.io/idled-at idles; annotation
-	// idling.alpha.openshift.io/unidle-targets has what to scale. From an agent, at most one in ten seconds, and for all services at most ten in a second; ovsdn-controller
-	// --unidle reads it.
+	// Normal on Service: with --service-proxy=ovs and --unidle of the agent, a packet arrived for a service without endpoints that annotation
+	// idling.alpha.openshift.io/idled-at idles; annotation idling.alpha.openshift.io/unidle-targets has what to scale. From an agent, at most one in ten seconds,
+	// and for all services at most ten in a second; ovsdn-controller --unidle reads it.
 	NeedPods = "NeedPods"
 
 	// Normal on Service: the controller scaled the objects of an idled service to the replicas that they had, after a packet arrived.

@@ -206,8 +206,8 @@ func (n *nodeNetwork) followRemoteNodes(listeners *multicast.Listeners) func(nam
 	}
 }
 
-// newServices creates the feature of services, and the indexes of the ports that are not free for host ports. It returns the endpoints by which policies evaluate packets to
-// services; nil if they evaluate the translated packets.
+// newServices creates the feature of services, and the indexes of the ports that are not free for host ports. It returns the endpoints by which policies
+// evaluate packets to services; nil if they evaluate the translated packets.
 func (n *nodeNetwork) newServices(ctx context.Context) (outside networkpolicy.OutsideEndpoints, err error) {
 	a, objects := n.agent, n.caches.Services.Core().V1().Services()
 	if err := n.caches.IndexHostPorts(); err != nil {

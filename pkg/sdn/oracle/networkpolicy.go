@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// namespaceTier: "a pod cannot block access to itself" (Network Policies, kubernetes.io), also through a service. The policies of a type that select the target "are combined additively", and "If no policies select a pod
-// in a direction, all is allowed" by them: the next tier decides.
+// namespaceTier: "a pod cannot block access to itself" (Network Policies, kubernetes.io), also through a service. The policies of a type that select the target
+// "are combined additively", and "If no policies select a pod in a direction, all is allowed" by them: the next tier decides.
 func (c *Cluster) namespaceTier(conn Connection, target Endpoint, direction networkingv1.PolicyType) (v Verdict, decided bool) {
 	for _, p := range c.Policies {
 		if p.Namespace != target.Pod.Namespace || !selects(p.Spec.PodSelector, target.Pod.Labels) || !slices.Contains(types(p), direction) {

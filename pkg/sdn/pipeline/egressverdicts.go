@@ -35,7 +35,8 @@ func comparePrefixes(a, b netip.Prefix) int {
 
 // Compile compiles the egress firewall of a namespace: one flow for each prefix, whose priority is its length. The verdict of a prefix is that of the first rule
 // which has all of it: prefixes are nested or disjoint, so the longest one that has an address is also in all others that have it. No flow depends on the place of
-// its rule, and a changed rule changes no flow of the rules before or after it that decide as before. Flows that are equal to those of previous, which has the same Export, are the same objects.
+// its rule, and a changed rule changes no flow of the rules before or after it that decide as before. Flows that are equal to those of previous, which has the
+// same Export, are the same objects.
 func (f EgressFirewall) Compile(previous EgressVerdicts) EgressVerdicts {
 	all := verdicts(f.Rules)
 	earlier := previous.all

@@ -71,7 +71,8 @@ type IdledTarget struct {
 	At       netip.AddrPort // without an address: a node port
 }
 
-// IdledTarget returns the destination of the packets to a frontend that the agent gets; false: it gets none. Packets from outside have the same as those to the cluster IP.
+// IdledTarget returns the destination of the packets to a frontend that the agent gets; false: it gets none. Packets from outside have the same as those to the
+// cluster IP.
 func (f Frontend) IdledTarget() (IdledTarget, bool) {
 	t := IdledTarget{Protocol: f.Protocol, At: netip.AddrPortFrom(f.Addr, f.Port)}
 	if f.Kind == NodePort {

@@ -1,5 +1,5 @@
-// Package unsupported reports in Events what users ask for in objects of the cluster and this network ignores: in mode subnet egress IPs in NetNamespaces and HostSubnets, and
-// policies of kinds that are not enforced (config.UnsupportedKinds).
+// Package unsupported reports in Events what users ask for in objects of the cluster and this network ignores: in mode subnet egress IPs in NetNamespaces and
+// HostSubnets, and policies of kinds that are not enforced (config.UnsupportedKinds).
 package unsupported
 
 import (

@@ -21,8 +21,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/oracle"
 )
 
-// firstUnnamed is the first port that is tried as one that nothing names: below the ports of clients, which flows distinguish for packets in the middle of connections, so
-// that agents trace fewer packets.
+// firstUnnamed is the first port that is tried as one that nothing names: below the ports of clients, which flows distinguish for packets in the middle of
+// connections, so that agents trace fewer packets.
 const firstUnnamed = 27_123
 
 // question is a connection between two pods of a snapshot.
@@ -122,7 +122,8 @@ func (r *run) pairs() int {
 	return own * (own - 1)
 }
 
-// source returns questions in the order of their pairs' positions. A request continues where the previous one ended, also if pods were created or deleted in the meantime.
+// source returns questions in the order of their pairs' positions. A request continues where the previous one ended, also if pods were created or deleted in
+// the meantime.
 type source struct {
 	*run
 	sample []question // nil: all

@@ -1,5 +1,5 @@
-// Package cnifiles writes the files by which the container runtime reaches the agent: the CNI plugin, its configuration and the agent's socket. It writes them again after
-// another program has deleted or changed them, and reports that.
+// Package cnifiles writes the files by which the container runtime reaches the agent: the CNI plugin, its configuration and the agent's socket. It writes them
+// again after another program has deleted or changed them, and reports that.
 package cnifiles
 
 import (

@@ -144,8 +144,8 @@ func (h *Handler) newBatch(n *Network, packets []diagnostics.TracePacket) *trace
 	return b
 }
 
-// next returns the pending packets to trace next. Packets that take the path of one that was traced have its trace. So of those that may have one path, it returns one for a
-// new destination, and for a known destination as many as it has paths: there, ports or sources are distinguished.
+// next returns the pending packets to trace next. Packets that take the path of one that was traced have its trace. So of those that may have one path, it
+// returns one for a new destination, and for a known destination as many as it has paths: there, ports or sources are distinguished.
 func (b *traceBatch) next() (group []*batchPacket) {
 	chosen := map[pathKey]int{} // with an invalid address: new destinations
 	for _, p := range b.packets {

@@ -305,8 +305,8 @@ func (s *slowTraces) Traces(ctx context.Context, packets []ovs.TracePacket) ([]o
 	return s.Switch.Traces(ctx, packets)
 }
 
-// TestTraces_pause: eight packets are traced at once, after which the agent waits for four times as long, also with the next batch; other requests for many traces are refused, and single
-// traces are not.
+// TestTraces_pause: eight packets are traced at once, after which the agent waits for four times as long, also with the next batch; other requests for many
+// traces are refused, and single traces are not.
 func TestTraces_pause(t *testing.T) {
 	tier.Parallel(t)
 	n := newTraceNode(t)

@@ -120,8 +120,8 @@ func (c *change) send() []*flowstore.Commit {
 	return commits
 }
 
-// build adds the flows of the changed egress IPs and the inputs of their namespaces to the update. Its first changes are those of the returned egress IPs, which this node
-// hosts or hosted.
+// build adds the flows of the changed egress IPs and the inputs of their namespaces to the update. Its first changes are those of the returned egress IPs,
+// which this node hosts or hosted.
 func (c *change) build() (local []netip.Addr) {
 	var others []flowstore.Change
 	for _, ip := range slices.SortedFunc(maps.Keys(c.ips), netip.Addr.Compare) {

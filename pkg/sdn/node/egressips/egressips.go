@@ -1,5 +1,6 @@
 // Package egressips gives pods of namespaces with egress IPs their source address outside of the cluster. It publishes the egress IPs of the namespaces that have pods
-// on this node, installs the flows of all egress IPs in use, and hands those that this node hosts to the host. Modes multitenant and networkpolicy. Docs: docs/egress-ips.md.
+// on this node, installs the flows of all egress IPs in use, and hands those that this node hosts to the host. Modes multitenant and networkpolicy. Docs:
+// docs/egress-ips.md.
 package egressips
 
 import (

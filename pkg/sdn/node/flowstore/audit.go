@@ -58,8 +58,8 @@ func (s *Store) repair(ctx context.Context) error {
 	return err
 }
 
-// countDrift adds differences to the total if they are changes by other programs, and reports whether they are. OpenFlow and OVSDB are two connections: the event of a flush that caused
-// the differences may arrive after them.
+// countDrift adds differences to the total if they are changes by other programs, and reports whether they are. OpenFlow and OVSDB are two connections: the
+// event of a flush that caused the differences may arrive after them.
 func (s *Store) countDrift(ctx context.Context, found ovs.Difference) (isDrift bool) {
 	err := s.bridge.AwaitEvents(ctx)
 	s.mu.Lock()

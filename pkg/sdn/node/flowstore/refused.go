@@ -40,7 +40,8 @@ func (e *RefusedError) Error() string {
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Healthy returns the reason for which a part of the desired state is not on the switch: the error of the last write, or a *RefusedError. A conflict between
-// owners is no reason, and neither is a change that does not compile: objects of a tenant could cause it on all nodes. The caller checks by itself whether Open vSwitch answers.
+// owners is no reason, and neither is a change that does not compile: objects of a tenant could cause it on all nodes. The caller checks by itself whether Open
+// vSwitch answers.
 func (s *Store) Healthy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -107,8 +107,8 @@ func (c *Commit) complete(err error) {
 }
 
 // Wait waits until the change is installed or rejected. The error of a rejection names the owner and the flow (*ovs.FlowError, *ConflictError); the owner
-// retains its previous flows, and the store tries the change again until a later one replaces it. Wait continues while Open vSwitch is unavailable. If a later change of the owner replaces this one in the queue, both have
-// the result of the later one.
+// retains its previous flows, and the store tries the change again until a later one replaces it. Wait continues while Open vSwitch is unavailable. If a later
+// change of the owner replaces this one in the queue, both have the result of the later one.
 func (c *Commit) Wait(ctx context.Context) error {
 	select {
 	case <-c.done:

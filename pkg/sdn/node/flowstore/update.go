@@ -141,8 +141,8 @@ func (c *Commit) failed() bool {
 	}
 }
 
-// apply publishes and withdraws inputs. It returns those whose value, published or default, changed, and the owners to be compiled again: readers of these, and those of all
-// published inputs whose previous change was rejected.
+// apply publishes and withdraws inputs. It returns those whose value, published or default, changed, and the owners to be compiled again: readers of these, and
+// those of all published inputs whose previous change was rejected.
 func (in *inputs) apply(u Update) (changed []Input, readers map[pipeline.Owner]*reader) {
 	readers = map[pipeline.Owner]*reader{}
 	for _, p := range u.Publish {

@@ -281,7 +281,8 @@ func testPortmap(t *testing.T, plugin Plugin, h *host) {
 	}
 }
 
-// wantAnswers: the pod sees the addresses of other hosts and of the node's other pods, which VNIDs and policies evaluate, and an address of the node for itself and for the node's loopback.
+// wantAnswers: the pod sees the addresses of other hosts and of the node's other pods, which VNIDs and policies evaluate, and an address of the node for itself
+// and for the node's loopback.
 func (h *host) wantAnswers(t *testing.T) {
 	t.Helper()
 	for _, tc := range []struct {

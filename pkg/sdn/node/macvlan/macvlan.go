@@ -35,8 +35,9 @@ type Gateway struct {
 	RouteMTU int        // bytes; 0: not set
 }
 
-// Create creates the interface in the pod's namespace, sets it up, and adds routes to the parent's IPv4 addresses by the gateway, as OpenShift SDN. No state of the host refers to it: the kernel deletes it with the namespace, and with the parent. It replaces
-// the interface of an interrupted Create. It returns a *ParentError if the parent can't have macvlan interfaces.
+// Create creates the interface in the pod's namespace, sets it up, and adds routes to the parent's IPv4 addresses by the gateway, as OpenShift SDN. No state of
+// the host refers to it: the kernel deletes it with the namespace, and with the parent. It replaces the interface of an interrupted Create. It returns a
+// *ParentError if the parent can't have macvlan interfaces.
 func (Links) Create(ctx context.Context, pod ns.NetNS, i Interface, parent string) error {
 	h, err := netlinks.Open(ctx)
 	if err != nil {

@@ -81,8 +81,8 @@ func outputs(routes []netlink.Route) (indexes []int) {
 	return slices.Compact(indexes)
 }
 
-// Parent returns the name if the host has an interface of that name that can be a parent, else a *ParentError. inPodNetwork reports whether the pod network has an interface
-// of a name: a pod on one of these would have the node's or another pod's place in the network.
+// Parent returns the name if the host has an interface of that name that can be a parent, else a *ParentError. inPodNetwork reports whether the pod network has
+// an interface of a name: a pod on one of these would have the node's or another pod's place in the network.
 func (l Links) Parent(ctx context.Context, name string, inPodNetwork func(name string) bool) (string, error) {
 	h, err := netlinks.Open(ctx)
 	if err != nil {

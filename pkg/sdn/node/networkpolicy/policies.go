@@ -274,8 +274,8 @@ func (p *Policies) publish(u *flowstore.Update, key policy.PodKey) {
 	}
 }
 
-// Fetch sets the namespace's labels in the engine, and returns its UID. It reads the namespace from the API server if it is not cached, since the watch may be behind that of
-// kubelet.
+// Fetch sets the namespace's labels in the engine, and returns its UID. It reads the namespace from the API server if it is not cached, since the watch may be
+// behind that of kubelet.
 func (p *Policies) Fetch(ctx context.Context, namespace string) (apitypes.UID, error) {
 	ns := reconcile.Cached[corev1.Namespace](p.cluster.Namespaces, namespace)
 	if ns == nil {

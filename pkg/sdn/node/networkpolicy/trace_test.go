@@ -86,8 +86,9 @@ func newPool(t *testing.T) chan *testNodes {
 }
 
 // The switch allows the connections that the oracle allows, in random clusters in mode networkpolicy or multitenant, with the conntrack of the kernel or of
-// the userspace datapath: a sample after each of fifty changes, all at the end, and five times those to services with endpoints outside of the pod network. Those to outside leave with the
-// sources of the oracle, and five times the egress IPs of all namespaces and nodes change. Each fifth cluster is in mode subnet, which has egress firewalls only.
+// the userspace datapath: a sample after each of fifty changes, all at the end, and five times those to services with endpoints outside of the pod network.
+// Those to outside leave with the sources of the oracle, and five times the egress IPs of all namespaces and nodes change. Each fifth cluster is in mode
+// subnet, which has egress firewalls only.
 func TestSwitchAgreesWithTheOracle(t *testing.T) {
 	idle := newPool(t)
 	var traced atomic.Int64

@@ -21,8 +21,8 @@ import (
 	"github.com/ovsdn/ovsdn/test/tier"
 )
 
-// A privileged pod gets macvlan0 on the interface of the default route or on the one that it names: in mode private, up and without an address, with routes to the parent's addresses by eth0. A restarted agent
-// knows it, CHECK finds it, and DEL deletes it from a namespace that remains.
+// A privileged pod gets macvlan0 on the interface of the default route or on the one that it names: in mode private, up and without an address, with routes to
+// the parent's addresses by eth0. A restarted agent knows it, CHECK finds it, and DEL deletes it from a namespace that remains.
 func TestMacvlan(t *testing.T) {
 	tier.Parallel(t)
 	for _, value := range []string{"true", uplinkName} {
