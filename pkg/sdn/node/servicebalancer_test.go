@@ -3,11 +3,14 @@ package node
 import (
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
@@ -26,6 +29,9 @@ func TestNewServiceNAT(t *testing.T) {
 		"killed":    {"kill -9 $$", false, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if tc.removes {
+				addServicesTable(t)
+			}
 			dir := t.TempDir()
 			t.Setenv("PATH", dir)
 			nft := "#!/bin/sh\ninput=$(/bin/cat)\ncase $input in *fib*) " + tc.check + "; esac\n[ $1 = --check ] || echo \"$input\" >>" + dir + "/written\n"
@@ -45,6 +51,21 @@ func TestNewServiceNAT(t *testing.T) {
 				t.Errorf("got changes %q, want a deletion of the table: %t", written, tc.removes)
 			}
 		})
+	}
+}
+
+// addServicesTable moves the test into a network namespace in which a previous agent left rules of services.
+func addServicesTable(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "nft", "add table ip ovsdn-services").CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v: %s", err, out)
 	}
 }
 

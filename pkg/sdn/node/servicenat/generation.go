@@ -34,3 +34,18 @@ func rulesetGeneration() (uint32, error) {
 	}
 	return 0, errors.New("nftables reported no generation")
 }
+
+// tableExists reports whether the rules of services exist. Where it can't find out, such as without permission, it returns an error.
+func tableExists() (bool, error) {
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, 0)
+	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.NFPROTO_IPV4, Version: nl.NFNETLINK_V0})
+	request.AddData(nl.NewRtAttr(unix.NFTA_TABLE_NAME, nl.ZeroTerminated(tableName)))
+	_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find table ip %s: %w", tableName, err)
+	}
+	return true, nil
+}

@@ -212,8 +212,11 @@ func notRun(ctx context.Context, err error) bool {
 	return errors.As(err, new(*fs.PathError))
 }
 
-// Remove deletes the rules of all services, as for an uninstallation.
+// Remove deletes the rules of all services, as for an uninstallation. It runs nft only if they may exist: most starts of an agent find none.
 func Remove(ctx context.Context) error {
+	if exists, err := tableExists(); err == nil && !exists {
+		return nil
+	}
 	nft, err := newNFT()
 	if err != nil {
 		if notRun(ctx, err) {
