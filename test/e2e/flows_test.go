@@ -69,7 +69,7 @@ func testSwitchLayout(t *testing.T, c *cluster) {
 				seen[f.Table] = true
 			}
 			for _, name := range []string{
-				"classify", "tunnel-ingress", "pod-ingress", "service-address", "own-node-port", "service-return", "egress-track", "egress-policy", "egress-allowed", "egress-denied", "route",
+				"classify", "tunnel-ingress", "pod-ingress", "service-address", "own-node-port", "service-return", "egress-track", "egress-policy", "egress-allowed", "egress-denied", "route", "idled",
 				"arp-local", "arp-remote", "arp-answer", "service", "node-port", "endpoint", "endpoint-verdict",
 				"affinity", "select", "learn", "translate", "translated", "reject", "service-reply", "output", "local-pod", "isolation", "ingress-policy", "ingress-allowed", "ingress-denied", "icmp-error", "remote", "egress-firewall", "egress-ip", "egress-ip-reply", "egress-ip-output", "multicast-egress", "multicast-nodes", "multicast-pods", "commit", "collision", "outside-reply", "version",
 			} {
