@@ -79,8 +79,20 @@ type State struct {
 	Groups []Group
 	Meters []Meter
 
-	// LearnedTable is a table to which learn actions add flows. Replace retains flows in it that are not wanted; 0: there is no such table.
-	LearnedTable int
+	// Learned are the flows that learn actions add. Replace retains those that are not wanted.
+	Learned LearnedFlows
+}
+
+// LearnedFlows are the flows of a table whose cookies equal Cookie in the bits of CookieMask. The zero value is none. Other flows of the table were not learned: those of an
+// earlier version, in which it had another purpose, or of another program.
+type LearnedFlows struct {
+	Table              int
+	Cookie, CookieMask uint64
+}
+
+// Include reports whether a flow with the cookie in the table is one of them.
+func (l LearnedFlows) Include(table int, cookie uint64) bool {
+	return l.Table > 0 && table == l.Table && cookie&l.CookieMask == l.Cookie
 }
 
 // Difference counts the flows, groups and meters that Replace changed.

@@ -149,7 +149,7 @@ func write(t *testing.T, node *datapath.Node, want ovs.State) {
 	t.Helper()
 	bridge := native.New(ovstest.Bridge, node.Switch.RunDir)
 	defer bridge.Close()
-	want.LearnedTable = compiled.AffinityTable
+	want.Learned = compiled.LearnedFlows()
 	if _, err := bridge.Replace(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}

@@ -326,6 +326,18 @@ func bridgeContract() []contractCase {
 			wantFlowError(t, "same key", replace(t, b, []*ovs.Flow{one, two}), two)
 			wantFlows(t, b)
 		}},
+		{"Replace", "retains learned flows", func(t *testing.T, b backend) {
+			if b.blind {
+				t.Skip("ovs-ofctl replace-flows deletes them")
+			}
+			learned, static, elsewhere, wanted := flow(64, 1, "10.0.0.1/32", goovs.Drop()), flow(64, 1, "10.0.0.2/32", goovs.Drop()), flow(65, 1, "10.0.0.3/32", goovs.Drop()),
+				flow(64, 1, "10.0.0.4/32", goovs.Drop())
+			learned.Cookie, static.Cookie, elsewhere.Cookie, wanted.Cookie = 0x0900000000000007, 0x0500000000000007, 0x0900000000000007, 0x0500000000000007
+			must(t, replace(t, b, []*ovs.Flow{learned, static, elsewhere}))
+			_, err := b.Replace(t.Context(), ovs.State{Flows: []*ovs.Flow{wanted}, Learned: ovs.LearnedFlows{Table: 64, Cookie: 0x09 << 56, CookieMask: 0xff << 56}})
+			must(t, err)
+			wantFlows(t, b, learned, wanted)
+		}},
 		{"Replace", "atomic, error with the flow", func(t *testing.T, b backend) {
 			good, bad := flow(0, 1, "10.0.0.1/32", goovs.Drop()), flow(3, 6, "10.0.0.2/32", ovs.ToGroup(99))
 			must(t, replace(t, b, []*ovs.Flow{good}))

@@ -126,7 +126,7 @@ func (com *comparison) flows(is []*openflow.FlowStatsReply, want ovs.State, want
 		for j := range reply.Flows {
 			flow := &reply.Flows[j]
 			i, ok := index[flow.Key()]
-			if !ok && want.LearnedTable > 0 && int(flow.Table) == want.LearnedTable {
+			if !ok && want.Learned.Include(int(flow.Table), flow.Cookie) {
 				continue
 			}
 			if !ok {

@@ -62,6 +62,11 @@ const MaxEndpoints = maxSlots
 // AffinityTable is the table whose flows Open vSwitch learns: the endpoints of clients. They are not part of any State.
 const AffinityTable = tableAffinity
 
+// LearnedFlows returns the flows that Open vSwitch learns.
+func LearnedFlows() ovs.LearnedFlows {
+	return ovs.LearnedFlows{Table: AffinityTable, Cookie: uint64(KindAffinity) << cookieHashBits, CookieMask: 0xff << cookieHashBits}
+}
+
 // BalancedService compiles a service. In mode multitenant its clients are those of its VNID and of VNID 0; a service of VNID 0 has all clients.
 // VNIDs and policies evaluate the endpoint, too.
 func (n Node) BalancedService(svc BalancedService) State {

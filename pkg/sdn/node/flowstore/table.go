@@ -148,7 +148,7 @@ func (t table) makeGroup(e *entry, one owned) ovs.Group {
 
 // state returns the desired state of all owners.
 func (t table) state() ovs.State {
-	st := ovs.State{Flows: make([]*ovs.Flow, 0, len(t.entries)), LearnedTable: pipeline.AffinityTable}
+	st := ovs.State{Flows: make([]*ovs.Flow, 0, len(t.entries)), Learned: pipeline.LearnedFlows()}
 	for k, e := range t.entries {
 		one, want := e.compile()
 		if want == (form{}) {
