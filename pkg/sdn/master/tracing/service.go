@@ -44,11 +44,7 @@ func (r *run) service(ctx context.Context) (*diagnostics.TraceStatus, error) {
 		return single(unknown(r.source.problem)), nil
 	}
 	var first *diagnostics.Hop
-	if r.source.pod != "" {
-		packet := diagnostics.TracePacket{
-			From: r.source.pod, Protocol: r.query.Protocol, Source: r.source.addr.String(), SourcePort: r.query.SourcePort,
-			Destination: s.service.ClusterIP.String(), DestinationPort: s.port.Number,
-		}
+	if packet, ok := s.toClusterIP(); ok {
 		hop, outputs := r.hop(ctx, r.source.node, packet)
 		if isSelected(&hop, outputs) {
 			return s.eachEndpoint(ctx, nil, &packet), nil
@@ -57,6 +53,9 @@ func (r *run) service(ctx context.Context) (*diagnostics.TraceStatus, error) {
 			path := diagnostics.TracePath{}
 			r.finish(ctx, &path, arrival{hops: []diagnostics.Hop{hop}, verdict: hop.Verdict, reason: hop.Reason, node: r.source.node}, "")
 			return single(path), nil
+		}
+		if r.source.isHost {
+			return single(s.unselected(r.source.node, hop)), nil
 		}
 		first = &hop
 	}
@@ -134,7 +133,7 @@ func (s *serviceRun) withoutEndpoints() *diagnostics.TraceStatus {
 	case endpoints.Drop:
 		reason = fmt.Sprintf("the internalTrafficPolicy of %s is Local, and no endpoint is ready on node %s", s.name, s.source.node.Name)
 	default:
-		return nil
+		return s.closed()
 	}
 	if s.isTruncated && s.targets.Verdict != endpoints.Unused {
 		return &diagnostics.TraceStatus{Verdict: diagnostics.VerdictUnknown, Reason: s.name + " has too many endpoints: none of those that were read gets the packet", Truncated: true}
@@ -205,6 +204,10 @@ func (s *serviceRun) endpoint(ctx context.Context, endpoint netip.AddrPort, firs
 		packet := *bySwitch
 		packet.Endpoint = endpoint.String()
 		s.finish(ctx, &path, s.walk(ctx, s.source.node, packet), "")
+		return path
+	}
+	if s.isOutside() && s.isBySwitch() {
+		s.fromOutside(ctx, &path, endpoint)
 		return path
 	}
 	if first != nil {

@@ -263,10 +263,18 @@ func TestTrace_balancesServices(t *testing.T) {
 			"service/default/web (172.30.0.12:80) has no endpoints: table reject (69) sends the packet to the host, which rejects it", "host 10.128.0.4>172.30.0.12", "service/default/web"},
 		"reply":           {"from=pod/default/web destination=10.128.0.4 conntrack=reply", delivered, "its source is the service's address if the connection was opened to a service", "pod/default/db 10.128.0.3>10.128.0.4", ""},
 		"the node itself": {"from=host destination=172.30.0.10 endpoint=10.128.0.3:8080", delivered, "pod default/web", "pod/default/web 10.128.0.1>10.128.0.3", ""},
-		"no service":      {"from=pod/default/db destination=172.30.0.99", dropped, "no service that the VNID of the source may use has the address and port 172.30.0.99:80", "", ""},
+		"from outside": {"from=host origin=nodePort source=203.0.113.5 destination=172.30.0.10 endpoint=10.128.0.3:8080", delivered, "pod default/web",
+			"pod/default/web 203.0.113.5>10.128.0.3", ""},
+		"reply to outside":       {"from=pod/default/web destination=203.0.113.5 conntrack=reply", forwarded, "", "host 10.128.0.3>203.0.113.5", ""},
+		"from outside, unopened": {"from=host origin=nodePort source=203.0.113.5 destination=172.30.0.11", dropped, "table service (60) dropped it", "", ""},
+		"no service":             {"from=pod/default/db destination=172.30.0.99", dropped, "no service that the VNID of the source may use has the address and port 172.30.0.99:80", "", ""},
 	} {
 		tc.check(t, n, name)
 	}
+	n.setMode(t, config.ModeSubnet, true)
+	n.network.Policies = nil
+	traceCase{"from=host origin=nodePort source=203.0.113.5 destination=172.30.0.10 endpoint=10.128.0.3:8080", delivered, "pod default/web",
+		"pod/default/web 203.0.113.5>10.128.0.3", ""}.check(t, n, "mode subnet, from outside")
 }
 
 func TestTrace_subnet(t *testing.T) {

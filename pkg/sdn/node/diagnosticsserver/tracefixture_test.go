@@ -187,6 +187,7 @@ func traceService(p pipeline.Node) []pipeline.State {
 	}
 	return []pipeline.State{p.BalancedService(pipeline.BalancedService{VNID: 17, Frontends: []pipeline.Frontend{
 		{Addr: addr("172.30.0.10"), Protocol: tcp, Port: 80, Endpoints: []netip.AddrPort{here, there}},
+		{Kind: pipeline.FromOutside, Addr: addr("172.30.0.10"), Protocol: tcp, Port: 80, Endpoints: []netip.AddrPort{here, there}},
 		{Addr: addr("172.30.0.11"), Protocol: tcp, Port: 80, Endpoints: []netip.AddrPort{here, there}, Affinity: 100},
 		{Addr: addr("172.30.0.12"), Protocol: tcp, Port: 80},
 		{Addr: addr("172.30.0.13"), Protocol: tcp, Port: 80, Endpoints: []netip.AddrPort{endpoint("10.129.0.5:8080")}},

@@ -44,7 +44,8 @@ func (n *Network) tracePacket(node string, r *traceRequest, pods []sandbox.Pod) 
 
 // dscpOf returns the DSCP by which the host's firewall marks packets of the origin.
 func (n *Network) dscpOf(origin diagnostics.PacketOrigin) uint8 {
-	if n.Node.Mode == config.ModeSubnet { // whose firewall marks none
+	marksServices := n.Node.BalancesServices && origin == diagnostics.OriginNodePort // by the rules of services
+	if n.Node.Mode == config.ModeSubnet && !marksServices {                          // whose firewall marks none
 		return 0
 	}
 	switch origin {
