@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
@@ -206,11 +205,7 @@ func (x *trio) sourceService(t *testing.T, name string, policy corev1.ServiceExt
 		p.Target = hostHTTPPort
 		addr = x.exposeNode(t, name, p, endpointNodes()[endpoint])
 	}
-	patch := fmt.Appendf(nil, `{"spec":{"type":"NodePort","externalTrafficPolicy":%q}}`, policy)
-	svc, err := x.Kube.CoreV1().Services(x.namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	svc := x.patchService(t, name, fmt.Sprintf(`{"spec":{"type":"NodePort","externalTrafficPolicy":%q}}`, policy))
 	return addr, uint16(svc.Spec.Ports[0].NodePort)
 }
 

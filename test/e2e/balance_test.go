@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -46,6 +43,7 @@ func TestBalancedServices(t *testing.T) {
 		{"host ports", testBalancedHostPorts},
 		{"policies", testBalancedPolicies}, // its policies remain
 		{"rolling restart", testRollingRestart},
+		{"upgrade", testBalancedUpgrade},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, x) })
 	}
@@ -93,15 +91,7 @@ func testBalancedRejects(t *testing.T, x *trio) {
 func testBalancedExternal(t *testing.T, x *trio) {
 	external := netip.MustParseAddr("198.51.100.10")
 	x.Expose(t, x.namespace, "external", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, x.b, x.c)
-	set := func(patch string) *corev1.Service {
-		t.Helper()
-		svc, err := x.Kube.CoreV1().Services(x.namespace).Patch(t.Context(), "external", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return svc
-	}
-	svc := set(fmt.Sprintf(`{"spec":{"type":"NodePort","externalIPs":[%q]}}`, external))
+	svc := x.patchService(t, "external", fmt.Sprintf(`{"spec":{"type":"NodePort","externalIPs":[%q]}}`, external))
 	nodePort := uint16(svc.Spec.Ports[0].NodePort)
 	x.Output(t, lab.Outside, "ip", "route", "replace", external.String(), "via", x.Addr(t, fixture.Node1).String())
 	outside := end{Name: "outside", NetNS: x.outside.NetNS, Addr: lab.OutsideAddr()}
@@ -118,12 +108,21 @@ func testBalancedExternal(t *testing.T, x *trio) {
 			})
 		}
 	}
-	set(`{"spec":{"selector":{"no":"pod"}}}`)
+	x.patchService(t, "external", `{"spec":{"selector":{"no":"pod"}}}`)
 	for _, from := range clients {
 		for _, to := range all {
 			fixture.Eventually(t, fixture.SyncTime, from.Name+" to "+to.String()+" is refused", func(ctx context.Context) error { return refused(ctx, from, to) })
 		}
 	}
+}
+
+func (x *trio) patchService(t *testing.T, name, patch string) *corev1.Service {
+	t.Helper()
+	svc, err := x.Kube.CoreV1().Services(x.namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return svc
 }
 
 // refused returns an error if a connection is not refused at once.
@@ -172,36 +171,31 @@ func testBalancedPolicies(t *testing.T, x *trio) {
 	fixture.Eventually(t, fixture.SyncTime, "the service answers a client whose policy allows the endpoint", ask)
 }
 
-// Rates and durations of testRollingRestart.
-const (
-	connectionRate  = 500 // per second
-	connectionTime  = 5 * time.Second
-	drainTime       = 5 // seconds between SIGTERM and the end of a pod
-	connectionLanes = 8
-)
+// drainTime is how many seconds a pod of the deployment serves after SIGTERM.
+const drainTime = 5
 
 // testRollingRestart: while a deployment is restarted, and the agents with it, no connection to its service fails.
 func testRollingRestart(t *testing.T, x *trio) {
-	addr := x.deployWeb(t)
-	load := startLoad(t, x.b, netip.AddrPortFrom(addr, 80))
-	x.restartWeb(t)
+	addr := x.deployWeb(t, "web")
+	load := x.startLoad(t, x.b.End(), netip.AddrPortFrom(addr, 80), connectionRate)
+	x.restartWeb(t, "web")
 	for _, node := range []string{fixture.Node1, fixture.Node2} {
 		x.killAgent(t, node)
 	}
-	x.restartWeb(t)
+	x.restartWeb(t, "web")
 	load.stop(t)
 }
 
-// deployWeb creates a deployment of two pods with a service, and returns its address.
-func (x *trio) deployWeb(t *testing.T) netip.Addr {
+// deployWeb creates a deployment of two pods with a service of the same name, and returns its address.
+func (x *trio) deployWeb(t *testing.T, name string) netip.Addr {
 	t.Helper()
-	labels, replicas, unavailable := map[string]string{"app": "web"}, int32(2), intstr.FromInt32(0)
-	template := fixture.Netexec("web", "").Spec
+	labels, replicas, unavailable := map[string]string{"app": name}, int32(2), intstr.FromInt32(0)
+	template := fixture.Netexec(name, "").Spec
 	template.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: drainTime}}}
 	grace := int64(2 * drainTime)
 	template.TerminationGracePeriodSeconds = &grace
 	_, err := x.Kube.AppsV1().Deployments(x.namespace).Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &unavailable}},
@@ -213,30 +207,30 @@ func (x *trio) deployWeb(t *testing.T) netip.Addr {
 	}
 	t.Cleanup(func() { // else it would create its pods again while the namespace is deleted
 		foreground := metav1.DeletePropagationForeground
-		err := x.Kube.AppsV1().Deployments(x.namespace).Delete(context.WithoutCancel(t.Context()), "web", metav1.DeleteOptions{PropagationPolicy: &foreground})
+		err := x.Kube.AppsV1().Deployments(x.namespace).Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{PropagationPolicy: &foreground})
 		if err != nil {
 			t.Error(err)
 		}
 	})
-	addr := x.CreateService(t, x.namespace, "web", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, labels)
+	addr := x.CreateService(t, x.namespace, name, servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, labels)
 	fixture.Eventually(t, waveTime, "the deployment answers", fixture.AsksHTTP(x.b.NetNS, addr, 80))
-	(&deployment{cluster: x.cluster, namespace: x.namespace, name: "web"}).reaches(t, int(replicas))
+	(&deployment{cluster: x.cluster, namespace: x.namespace, name: name}).reaches(t, int(replicas))
 	return addr
 }
 
 // restartWeb restarts the deployment's pods one by one, as `kubectl rollout restart` does, and waits until the old ones are deleted.
-func (x *trio) restartWeb(t *testing.T) {
+func (x *trio) restartWeb(t *testing.T, name string) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"restarted":%q}}}}}`, time.Now())
-	if _, err := x.Kube.AppsV1().Deployments(x.namespace).Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := x.Kube.AppsV1().Deployments(x.namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	fixture.Eventually(t, waveTime, "the deployment is restarted", func(ctx context.Context) error {
-		d, err := x.Kube.AppsV1().Deployments(x.namespace).Get(ctx, "web", metav1.GetOptions{})
+		d, err := x.Kube.AppsV1().Deployments(x.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		pods, err := x.Kube.CoreV1().Pods(x.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+		pods, err := x.Kube.CoreV1().Pods(x.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
 		if err != nil {
 			return err
 		}
@@ -245,88 +239,4 @@ func (x *trio) restartWeb(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// load is clients that open connections to a service.
-type load struct {
-	cancel        context.CancelFunc
-	running       sync.WaitGroup
-	opened, wrong atomic.Int64
-	began         time.Time
-
-	mu       sync.Mutex
-	failures []string // the first ones, with their times
-}
-
-// maxFailures is the number of failures that a load describes.
-const maxFailures = 20
-
-func (l *load) fail(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.failures) < maxFailures {
-		l.failures = append(l.failures, time.Now().UTC().Format("15:04:05.000 ")+err.Error())
-	}
-}
-
-// startLoad opens connectionRate connections per second. Each sends a request and reads the response.
-func startLoad(t *testing.T, from pod, to netip.AddrPort) *load {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	l := &load{cancel: cancel, began: time.Now()}
-	for range connectionLanes {
-		l.running.Go(func() {
-			tick := time.NewTicker(time.Second * connectionLanes / connectionRate)
-			defer tick.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-				}
-				// A connection outlives the end of the load.
-				within, done := context.WithTimeout(context.WithoutCancel(ctx), connectionTime)
-				err := ask(within, from, to)
-				done()
-				l.opened.Add(1)
-				if err != nil {
-					l.wrong.Add(1)
-					l.fail(err)
-				}
-			}
-		})
-	}
-	t.Cleanup(func() { cancel(); l.running.Wait() })
-	return l
-}
-
-// ask opens a connection and gets a page.
-func ask(ctx context.Context, from pod, to netip.AddrPort) error {
-	conn, err := from.NetNS.DialContext(ctx, "tcp4", to.String())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintf(conn, "GET /hostname HTTP/1.0\r\n\r\n"); err != nil {
-		return err
-	}
-	buffer := make([]byte, 16)
-	_, err = conn.Read(buffer)
-	return err
-}
-
-// stop ends the load. No connection may have failed.
-func (l *load) stop(t *testing.T) {
-	t.Helper()
-	l.cancel()
-	l.running.Wait()
-	opened, wrong, took := l.opened.Load(), l.wrong.Load(), time.Since(l.began)
-	t.Logf("%d connections in %.1fs, %.0f per second", opened, took.Seconds(), float64(opened)/took.Seconds())
-	if wrong > 0 {
-		t.Errorf("of %d connections %d failed, the first:\n%s", opened, wrong, strings.Join(l.failures, "\n"))
-	}
 }

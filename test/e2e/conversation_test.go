@@ -35,6 +35,28 @@ func connect(t *testing.T, from, to end, port uint16) (opener, acceptor net.Conn
 	return opener, acceptor
 }
 
+// connectBy opens a TCP connection to a port by another address, as soon as that leads to the port.
+func connectBy(t *testing.T, from, to end, port uint16, by netip.AddrPort) (opener, acceptor net.Conn) {
+	t.Helper()
+	l, err := to.NetNS.Listen("tcp4", netip.AddrPortFrom(to.Addr, port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	fixture.Eventually(t, fixture.SyncTime, fmt.Sprintf("%s connects to %s by %s", from.Name, to.Name, by), func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		opener, err = from.NetNS.DialContext(ctx, "tcp4", by.String())
+		return err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.PacketTime)
+	defer cancel()
+	if acceptor, err = await.Accept(ctx, l); err != nil {
+		t.Fatal(err)
+	}
+	return opener, acceptor
+}
+
 // conversation is a connection with continuous data in both directions.
 type conversation struct {
 	name   string
@@ -61,11 +83,23 @@ func talk(t *testing.T, from, to end) *conversation {
 func (w words) talk(t *testing.T, from, to end) *conversation {
 	t.Helper()
 	conn, peer := connect(t, from, to, 0)
+	return w.begin(t, from.Name+" to "+to.Name, conn, peer)
+}
+
+// talkBy begins a conversation with a port by another address.
+func (w words) talkBy(t *testing.T, from, to end, port uint16, by netip.AddrPort) *conversation {
+	t.Helper()
+	conn, peer := connectBy(t, from, to, port, by)
+	return w.begin(t, from.Name+" to "+to.Name+" by "+by.String(), conn, peer)
+}
+
+func (w words) begin(t *testing.T, name string, conn, peer net.Conn) *conversation {
+	t.Helper()
 	go func() {
 		defer peer.Close()
 		_, _ = io.Copy(peer, peer) // the other side reports errors
 	}()
-	c := &conversation{name: from.Name + " to " + to.Name, conn: conn, words: w, spoken: make(chan int), stop: make(chan struct{}), ended: make(chan error, 1)}
+	c := &conversation{name: name, conn: conn, words: w, spoken: make(chan int), stop: make(chan struct{}), ended: make(chan error, 1)}
 	go func() { c.ended <- c.run() }()
 	t.Cleanup(func() { conn.Close() })
 	return c
