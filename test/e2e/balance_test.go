@@ -37,6 +37,7 @@ func TestBalancedServices(t *testing.T) {
 		{"no endpoints", testBalancedRejects},
 		{"idled", testBalancedIdled},
 		{"external addresses", testBalancedExternal},
+		{"traces", testBalancedTraces},
 		{"sources", testBalancedSources},
 		{"egress firewall", testBalancedFirewall},
 		{"egress IP", testBalancedEgressIP},
