@@ -21,7 +21,7 @@ func testBalancedUpgrade(t *testing.T, x *trio) {
 	if x.Shape().Install == lab.Processes {
 		t.Skip("upgrades images, which this lab does not use")
 	}
-	changed := x.buildWith(t, buildChanged(t))
+	changed := x.buildWith(t, buildChanged(t, toUnused()))
 	addr := x.deployWeb(t, upgradedName)
 	nodePort := x.openNodePort(t, upgradedName)
 	affine := x.CreateService(t, x.namespace, "affine", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, map[string]string{"app": upgradedName})

@@ -64,7 +64,7 @@ func TestAgentRestartIsHitless(t *testing.T) {
 		x.serves(t, fixture.Node1)
 	})
 	t.Run("other tables", func(t *testing.T) {
-		changed := buildChanged(t)
+		changed := buildChanged(t, toTaken())
 		x.losesNothing(t, func() {
 			restore := x.replaceAgent(t, fixture.Node1, changed)
 			x.serves(t, fixture.Node1)

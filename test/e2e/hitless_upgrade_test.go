@@ -21,7 +21,15 @@ import (
 // addedTable is in the changed agent's pipeline alone, between table 0 and the pods' ingress.
 const addedTable = 15
 
-// addedSource is the part of the changed pipeline that is new. All else is the product's, with the tables between 20 and 120 moved by one.
+// move is how the numbers of the tables from first to last change.
+type move struct{ first, last, by int }
+
+// toTaken gives tables numbers that others had, which no version of the product does (pipeline's TestTables_numbersArePermanent): the worst of all changes for packets
+// that the datapath sends back to a table in the moment of the change. toUnused gives them numbers that no table has had.
+func toTaken() move    { return move{20, 120, 1} }
+func toUnused() move { return move{20, 135, 116} }
+
+// addedSource is the part of the changed pipeline that is new. All else is the product's, with moved tables.
 const addedSource = `package pipeline
 
 import (
@@ -55,7 +63,7 @@ func (n Node) Static() (State, error) {
 
 // buildChanged builds an agent from this source, but with an added table, and with nearly all flows in another table than before. It
 // returns the program's path.
-func buildChanged(t *testing.T) string {
+func buildChanged(t *testing.T, tables move) string {
 	t.Helper()
 	dir := t.TempDir()
 	root, err := filepath.Abs("../..")
@@ -90,8 +98,8 @@ func buildChanged(t *testing.T) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if table >= 20 && table <= 120 {
-				table++
+			if table >= tables.first && table <= tables.last {
+				table += tables.by
 			}
 			return m[1] + strconv.Itoa(table)
 		})

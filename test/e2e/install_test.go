@@ -176,7 +176,7 @@ func testTwoVersions(t *testing.T, x *trio, earlier lab.Build) {
 
 // testUpgrade: under traffic, another commit's installation is upgraded to this one, then to a version with other tables, then back.
 func testUpgrade(t *testing.T, x *trio, earlier lab.Build) {
-	changed := x.buildWith(t, buildChanged(t))
+	changed := x.buildWith(t, buildChanged(t, toTaken()))
 	x.guard(t)
 	x.settle(t)
 	talks, pings := x.converse(t), fineStreamOf(x.a, x.c)

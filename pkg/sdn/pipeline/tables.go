@@ -73,7 +73,8 @@
 // has a pod on the node; in subnet and networkpolicy every packet passes it. Policies are evaluated in multitenant and networkpolicy.
 package pipeline
 
-// The numbers of the tables are those of OpenShift SDN, which its users know. Tables has their meaning, docs/pipeline.md the flows of each.
+// The numbers of the tables are those of OpenShift SDN, which its users know. They are permanent (docs/decisions/0023-table-numbers.md). Tables has their meaning,
+// docs/pipeline.md the flows of each.
 const (
 	tableClassify        = 0
 	tableTunnelIngress   = 10
