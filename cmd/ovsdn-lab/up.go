@@ -24,6 +24,7 @@ func newUp(name *string) *cobra.Command {
 	flags.StringVar((*string)(&shape.ServiceProxy), "service-proxy", string(shape.ServiceProxy),
 		"implementation of services: external (kube-proxy on the node) or ovs (the switch, without kube-proxy); this version has "+join(proxies))
 	flags.BoolVar(&shape.Unidle, "unidle", false, "agents hold packets to idled services, with --service-proxy=ovs")
+	flags.BoolVar(&shape.ClusterIPs, "cluster-ips", false, "kube-apiserver connects to webhooks and aggregated APIs by the cluster IPs of their services, not to endpoints")
 	flags.TextVar(&shape.ClusterNetwork, "cluster-network", shape.ClusterNetwork, "CIDR of pods")
 	flags.IntVar(&shape.HostBits, "host-bits", shape.HostBits, "host bits of each node's subnet")
 	flags.TextVar(&shape.ServiceNetwork, "service-network", shape.ServiceNetwork, "CIDR of services")

@@ -28,7 +28,7 @@ func (l *Lab) preparePlane() (*controlplane.Plane, error) {
 		Address: controlPlaneAddr(), Port: apiPort, ServiceNetwork: l.state.Shape.ServiceNetwork,
 	}
 	if !l.state.Shape.ControlPlaneOnly {
-		config.Proxy = l.proxySocket(ControlPlane)
+		config.Proxy, config.ClusterIPs = l.proxySocket(ControlPlane), l.state.Shape.ClusterIPs
 	}
 	return controlplane.Prepare(config)
 }

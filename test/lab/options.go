@@ -34,6 +34,8 @@ type Shape struct {
 	ServiceProxy ServiceProxy `json:"service-proxy"`
 	// Unidle makes agents hold packets to idled services. Default false.
 	Unidle bool `json:"unidle"`
+	// ClusterIPs makes kube-apiserver connect to webhooks and aggregated APIs by cluster IPs, from a node's network, and not to their endpoints. Default false.
+	ClusterIPs bool `json:"cluster-ips"`
 	// ClusterNetwork is where pods' addresses come from. Default 10.128.0.0/14.
 	ClusterNetwork netip.Prefix `json:"cluster-network"`
 	// HostBits is the number of host bits of each node's subnet. Default 9.
@@ -196,6 +198,9 @@ func (s *Shape) validate() error {
 	}
 	if server, err := netip.ParseAddrPort(s.DNSForward); s.DNSForward != "" && (err != nil || !server.Addr().Is4()) {
 		errs = append(errs, fmt.Errorf("--dns-forward %q: want an IPv4 address and a port like %s:53", s.DNSForward, OutsideAddr()))
+	}
+	if s.ClusterIPs && s.ControlPlaneOnly {
+		errs = append(errs, errors.New("--cluster-ips: without nodes no program translates cluster IPs; omit it, or --control-plane-only"))
 	}
 	return errors.Join(append(errs, s.validateNetworks()...)...)
 }

@@ -34,6 +34,8 @@ func TestOptionsValidate(t *testing.T) {
 		{"unknown switch", func(o *Options) { o.Switch = "bridge" }, "--switch"},
 		{"a switch from the image, without an installation", func(o *Options) { o.Switch, o.Install = ImageSwitch, Processes }, "--install must be"},
 		{"a switch from the image", func(o *Options) { o.Switch, o.Install = ImageSwitch, None }, ""},
+		{"cluster IPs without nodes", func(o *Options) { o.ClusterIPs, o.ControlPlaneOnly = true, true }, "--cluster-ips"},
+		{"cluster IPs", func(o *Options) { o.ClusterIPs = true }, ""},
 		{"IPv6", func(o *Options) { o.ClusterNetwork = netip.MustParsePrefix("fd00::/48") }, "--cluster-network"},
 		{"host bits set", func(o *Options) { o.ClusterNetwork = netip.MustParsePrefix("10.128.0.1/14") }, "--cluster-network"},
 		{"cluster and services overlap", func(o *Options) { o.ServiceNetwork = netip.MustParsePrefix("10.129.0.0/16") }, "overlaps"},

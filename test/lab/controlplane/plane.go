@@ -33,6 +33,8 @@ type Config struct {
 	// Proxy is the unix socket of an HTTP CONNECT proxy through which kube-apiserver connects to nodes, pods and services. Empty means that it
 	// connects from its own network.
 	Proxy string
+	// ClusterIPs makes kube-apiserver connect to webhooks and aggregated APIs by the cluster IPs of their services, as by default. Else it connects to endpoints.
+	ClusterIPs bool
 }
 
 func (c *Config) setDefaults() {
@@ -284,9 +286,9 @@ func (p *Plane) APIServer() Command {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + p.certPath(frontProxy), "--proxy-client-key-file=" + p.keyPath(frontProxy),
 	}
-	if !p.config.Address.IsLoopback() {
-		// No service proxy translates the cluster IPs of aggregated APIs on this machine. For tests on the loopback interface, the API refuses endpoints
-		// there: they use a Service of type ExternalName, which needs no routing.
+	if !p.config.Address.IsLoopback() && !p.config.ClusterIPs {
+		// No service proxy translates the cluster IPs of aggregated APIs on this machine, and a proxy needs a node that does. For tests on the loopback interface, the
+		// API refuses endpoints there: they use a Service of type ExternalName, which needs no routing.
 		args = append(args, "--enable-aggregator-routing=true")
 	}
 	if p.config.Proxy != "" {

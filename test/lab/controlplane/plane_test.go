@@ -1,8 +1,10 @@
 package controlplane
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -54,6 +56,24 @@ func TestPrepareRefuses(t *testing.T) {
 	} {
 		if _, err := Prepare(config); err == nil {
 			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// kube-apiserver connects to endpoints, unless a node translates the cluster IPs, or it listens on the loopback interface.
+func TestAPIServerRouting(t *testing.T) {
+	address, loopback := netip.MustParseAddr("172.31.0.1"), netip.MustParseAddr("127.0.0.1")
+	for _, test := range []struct {
+		name   string
+		config Config
+		want   bool
+	}{
+		{"endpoints", Config{Address: address}, true},
+		{"cluster IPs", Config{Address: address, ClusterIPs: true}, false},
+		{"loopback interface", Config{Address: loopback}, false},
+	} {
+		if got := slices.Contains((&Plane{config: test.config}).APIServer().Args, "--enable-aggregator-routing=true"); got != test.want {
+			t.Errorf("%s: got routing to endpoints %v, want %v", test.name, got, test.want)
 		}
 	}
 }
