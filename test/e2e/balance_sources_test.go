@@ -32,15 +32,25 @@ func serveClientIP(t *testing.T, m machine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{
-		ReadHeaderTimeout: fixture.PacketTime,
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }), // the client reports a lost answer
+	serve(t, l, &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }), // the client reports a lost answer
+	})
+}
+
+// serve runs a server until the test ends, by TLS if it has a certificate. Each request needs a new connection.
+func serve(t *testing.T, l net.Listener, server *http.Server) {
+	t.Helper()
+	server.ReadHeaderTimeout = fixture.PacketTime
+	server.SetKeepAlivesEnabled(false)
+	run := server.Serve
+	if server.TLSConfig != nil {
+		run = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			t.Errorf("serve on %s: %v", m.Name, err)
+		if err := run(l); !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serve at %s: %v", l.Addr(), err)
 		}
 	}()
 	t.Cleanup(func() {

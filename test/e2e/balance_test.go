@@ -25,7 +25,7 @@ func TestBalancedServices(t *testing.T) {
 	if testing.Short() {
 		t.Skip("complete tier: has a lab of its own")
 	}
-	shape := lab.Shape{ServiceProxy: lab.OVS, Mode: lab.NetworkPolicy, Install: fixture.Install(), Unidle: true}
+	shape := lab.Shape{ServiceProxy: lab.OVS, Mode: lab.NetworkPolicy, Install: fixture.Install(), Unidle: true, ClusterIPs: true}
 	x := trioOn(t, &cluster{fixture.Own(t, "e2e-services", shape)})
 	for _, test := range []struct {
 		name string
@@ -34,6 +34,7 @@ func TestBalancedServices(t *testing.T) {
 		{"clients", testBalancedClients},
 		{"DNS", testBalancedDNS},
 		{"API server", func(t *testing.T, x *trio) { testAPIServerProxies(t, x) }},
+		{"webhooks and aggregated APIs", testBalancedAPIServerClients},
 		{"no endpoints", testBalancedRejects},
 		{"idled", testBalancedIdled},
 		{"external addresses", testBalancedExternal},

@@ -38,6 +38,7 @@ func testServices(t *testing.T, x *trio) {
 	}
 	t.Run("fragments", func(t *testing.T) { testServiceFragments(t, x) })
 	t.Run("from the API server", func(t *testing.T) { testAPIServerProxies(t, x) })
+	t.Run("webhooks and aggregated APIs", func(t *testing.T) { testAPIServerClients(t, x) })
 	t.Run("kubernetes", func(t *testing.T) {
 		for _, from := range ends {
 			fixture.Within(t, fixture.PacketTime, from.Name, func(ctx context.Context) error { return x.greetAPIServer(ctx, from.NetNS) })
@@ -68,7 +69,7 @@ func reachesBoth(t *testing.T, ask func(context.Context) (string, error)) {
 	})
 }
 
-// testAPIServerProxies gets pages by pods/proxy and services/proxy, which take the path of webhooks and aggregated APIs.
+// testAPIServerProxies gets pages by pods/proxy and services/proxy. For both the API server connects to a pod; testAPIServerClients has connections to services.
 func testAPIServerProxies(t *testing.T, x *trio) {
 	for _, p := range []pod{x.b, x.c} {
 		fixture.Within(t, fixture.PacketTime, "pods/proxy of "+p.Name, func(ctx context.Context) error {

@@ -25,9 +25,10 @@ func TestServiceProxyChanges(t *testing.T) {
 	if testing.Short() {
 		t.Skip("complete tier: has a lab of its own")
 	}
-	shape := lab.Shape{ServiceProxy: lab.External, Mode: lab.NetworkPolicy, Install: fixture.Install()}
+	shape := lab.Shape{ServiceProxy: lab.External, Mode: lab.NetworkPolicy, Install: fixture.Install(), ClusterIPs: true}
 	s := newProxyChange(t, trioOn(t, &cluster{fixture.Own(t, "e2e-proxy", shape)}))
 	s.reaches(t)
+	t.Run("webhooks and aggregated APIs", func(t *testing.T) { testAPIServerClients(t, s.trio) })
 	nodes := []string{fixture.Node1, fixture.Node2}
 	each := func(do func(t *testing.T, node string)) func(*testing.T) {
 		return func(t *testing.T) {
