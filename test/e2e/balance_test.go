@@ -43,6 +43,7 @@ func TestBalancedServices(t *testing.T) {
 		{"egress firewall", testBalancedFirewall},
 		{"egress IP", testBalancedEgressIP},
 		{"host ports", testBalancedHostPorts},
+		{"bad services", testBadServices},
 		{"policies", testBalancedPolicies}, // its policies remain
 		{"rolling restart", testRollingRestart},
 		{"upgrade", testBalancedUpgrade},
