@@ -34,7 +34,7 @@ func testBadServices(t *testing.T, x *trio) {
 	reachesBoth(t, func(ctx context.Context) (string, error) {
 		return fixture.HostnameHTTP(ctx, x.a.NetNS, to.Addr(), to.Port())
 	})
-	load := startLoad(t, x.a, to)
+	load := x.startLoad(t, x.a.End(), to, connectionRate)
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *trio)

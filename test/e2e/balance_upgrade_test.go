@@ -18,9 +18,6 @@ const slowRate = 50
 // testBalancedUpgrade: while a deployment is restarted, all agents are upgraded to a version with other tables, and back. No connection to its services fails, of pods or
 // of a host outside, with session affinity or without, and connections from before continue.
 func testBalancedUpgrade(t *testing.T, x *trio) {
-	if x.Shape().Install == lab.Processes {
-		t.Skip("upgrades images, which this lab does not use")
-	}
 	changed := x.buildWith(t, buildChanged(t, toUnused()))
 	addr := x.deployWeb(t, upgradedName)
 	nodePort := x.openNodePort(t, upgradedName)
