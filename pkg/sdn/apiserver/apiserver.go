@@ -32,9 +32,11 @@ func Config(kubeconfig, server string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no --kubeconfig, and no service account of a pod: %w", err)
 	}
-	if server != "" {
-		c.Host = server
+	if server == "" {
+		c.Wrap(nameSetting)
+		return c, nil
 	}
+	c.Host = server
 	return c, nil
 }
 

@@ -1,0 +1,41 @@
+package apiserver
+
+import (
+	"errors"
+	"net"
+	"net/http"
+)
+
+// nameSetting wraps the transport of a client that reaches the API server by the address of service "kubernetes": errors of its connections name the setting with which
+// it needs no service.
+func nameSetting(next http.RoundTripper) http.RoundTripper { return &serviceTransport{next} }
+
+type serviceTransport struct{ http.RoundTripper }
+
+// RoundTrip sends a request.
+func (t *serviceTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(req)
+	if failed, is := errors.AsType[*net.OpError](err); is && failed.Op == "dial" {
+		err = &serviceAddressError{err}
+	}
+	return resp, err
+}
+
+// WrappedRoundTripper returns the transport that sends the requests: client-go looks for its TLS configuration.
+func (t *serviceTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
+
+// serviceAddressError reports that no connection to the address of service "kubernetes" was established.
+type serviceAddressError struct{ err error }
+
+func (e *serviceAddressError) Error() string {
+	return e.err.Error() + " (the address of service kubernetes, which no program translates before this network runs, unless kube-proxy does; " +
+		"set kube-apiserver in network.env, --kube-apiserver, to the URL of the API server itself)"
+}
+
+func (e *serviceAddressError) Unwrap() error { return e.err }
+
+// Timeout reports whether the connection had a timeout, which clients find by this method only.
+func (e *serviceAddressError) Timeout() bool {
+	var timeout net.Error
+	return errors.As(e.err, &timeout) && timeout.Timeout()
+}
