@@ -90,7 +90,7 @@ test-kernel: ## run tests on the kernel datapath, in a virtual machine (root; De
 
 # A lab that remains, for `make e2e`; the lab is brought up with these options if there is none.
 LAB ?= dev
-LAB_OPTIONS ?= --mode=subnet
+LAB_OPTIONS ?= --mode=subnet --service-proxy=external
 # The tests that LAB runs, and the packages where they are.
 RUN ?= .
 E2E ?= ./test/e2e

@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { run().Main(m) }
 func run() fixture.Run {
 	return fixture.Run{
 		Name: "e2e-attacks", Variable: "OVSDN_E2E_ATTACKS_LAB",
-		Shape: lab.Shape{Nodes: 3, Mode: lab.Multitenant}, Complete: true,
+		Shape: lab.Shape{Nodes: 3, Mode: lab.Multitenant, ServiceProxy: lab.External}, Complete: true,
 	}
 }
 

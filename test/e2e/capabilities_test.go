@@ -49,7 +49,7 @@ func sideBySide(name string, parts ...part) part {
 // TestCapabilities sees each capability once with packets, in one lab: from the installation on a cluster without a network, through all modes, to the
 // uninstallation. It counts no lost packets and compares no times, which the complete tier does: TCP connections continue, and deadlines are long.
 func TestCapabilities(t *testing.T) {
-	c := ownCluster(t, capabilitiesLab, lab.Shape{Nodes: 3, Mode: lab.Subnet, Install: lab.None})
+	c := ownCluster(t, capabilitiesLab, lab.Shape{Nodes: 3, Mode: lab.Subnet, ServiceProxy: lab.External, Install: lab.None})
 	before := c.allSettings(t)
 	t.Run("installed", func(t *testing.T) {
 		x := c.install(t)

@@ -60,7 +60,7 @@ func TestDiagnoses(t *testing.T) {
 	if name := os.Getenv(diagnosisLabVariable); name != "" {
 		c = openCluster(t, name)
 	} else {
-		c = ownCluster(t, diagnosisLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, HostBits: diagnosisHostBits, Install: fixture.Install()})
+		c = ownCluster(t, diagnosisLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, ServiceProxy: lab.External, HostBits: diagnosisHostBits, Install: fixture.Install()})
 	}
 	c.deleteEvents(t)
 	w := &diagnosed{faultMatrix: &faultMatrix{cluster: c, namespace: c.Namespace(t), node: c.Machine(t, fixture.Node1), subnets: map[string]string{}}}

@@ -38,7 +38,7 @@ func TestEgressIPs(t *testing.T) {
 	if name := os.Getenv(egressLabVariable); name != "" {
 		c = openCluster(t, name)
 	} else {
-		c = ownCluster(t, egressLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, Install: lab.Processes})
+		c = ownCluster(t, egressLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, ServiceProxy: lab.External, Install: lab.Processes})
 	}
 	began := time.Now()
 	w := newEgressWorld(t, c)

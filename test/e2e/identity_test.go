@@ -24,7 +24,7 @@ func TestIdentity_restartedAgent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("complete tier: has a lab of its own; TestCapabilities sees the same with the running agent")
 	}
-	c := ownCluster(t, identityLab, lab.Shape{Nodes: 2, Mode: lab.Multitenant, Install: lab.Processes})
+	c := ownCluster(t, identityLab, lab.Shape{Nodes: 2, Mode: lab.Multitenant, ServiceProxy: lab.External, Install: lab.Processes})
 	x := trioOn(t, c)
 	t.Run("namespace created again", func(t *testing.T) { seeNamespaceAgain(t, x) })
 	c.haveMode(t, config.ModeNetworkPolicy)

@@ -24,7 +24,7 @@ func TestOpenVSwitchFromItsImage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("complete tier: has a lab of its own")
 	}
-	c := ownCluster(t, ovsLab, lab.Shape{Nodes: 2, Mode: lab.Subnet, Install: lab.None, Switch: lab.ImageSwitch})
+	c := ownCluster(t, ovsLab, lab.Shape{Nodes: 2, Mode: lab.Subnet, ServiceProxy: lab.External, Install: lab.None, Switch: lab.ImageSwitch})
 	before := c.allSettings(t)
 
 	t.Run("hosts without any report the remedy", func(t *testing.T) {

@@ -34,7 +34,7 @@ func TestInstallation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("complete tier: asserts that no ping is lost; TestCapabilities installs and uninstalls")
 	}
-	c := ownCluster(t, installLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, Install: lab.None})
+	c := ownCluster(t, installLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, ServiceProxy: lab.External, Install: lab.None})
 	before := c.allSettings(t)
 
 	x := c.install(t)

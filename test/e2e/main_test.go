@@ -24,5 +24,5 @@ func TestMain(m *testing.M) {
 }
 
 func run() fixture.Run {
-	return fixture.Run{Name: ownLab, Variable: labVariable, Shape: lab.Shape{Nodes: 2, Mode: lab.Subnet}, Complete: true}
+	return fixture.Run{Name: ownLab, Variable: labVariable, Shape: lab.Shape{Nodes: 2, Mode: lab.Subnet, ServiceProxy: lab.External}, Complete: true}
 }

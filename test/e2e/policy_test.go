@@ -52,7 +52,7 @@ func newPolicyCluster(t *testing.T) *cluster {
 	if name := os.Getenv(policyLabVariable); name != "" {
 		return openCluster(t, name)
 	}
-	return ownCluster(t, policyLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, Install: fixture.Install()})
+	return ownCluster(t, policyLab, lab.Shape{Nodes: 2, Mode: lab.NetworkPolicy, ServiceProxy: lab.External, Install: fixture.Install()})
 }
 
 // grid is the cluster that the cases are about: three namespaces with three pods each, on both nodes.

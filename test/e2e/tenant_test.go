@@ -37,7 +37,7 @@ func newTenantCluster(t *testing.T) *cluster {
 	if name := os.Getenv(tenantLabVariable); name != "" {
 		return openCluster(t, name)
 	}
-	return ownCluster(t, tenantLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, Install: fixture.Install()})
+	return ownCluster(t, tenantLab, lab.Shape{Nodes: 3, Mode: lab.Multitenant, ServiceProxy: lab.External, Install: fixture.Install()})
 }
 
 // setMulticast writes OpenShift's annotation.

@@ -31,7 +31,7 @@ func TestTracesAgreeWithPackets(t *testing.T) {
 		shape    lab.Shape
 		separate func(t *testing.T, c *cluster, namespaces []string)
 	}{
-		{"tenants with kube-proxy", lab.Shape{Mode: lab.Multitenant}, func(t *testing.T, c *cluster, namespaces []string) {
+		{"tenants with kube-proxy", lab.Shape{Mode: lab.Multitenant, ServiceProxy: lab.External}, func(t *testing.T, c *cluster, namespaces []string) {
 			c.ChangeNetwork(t, namespaces[1], "join:"+namespaces[0])
 			c.ChangeNetwork(t, namespaces[3], "global")
 		}},

@@ -79,7 +79,7 @@ func TestVerificationOfManyPods(t *testing.T) {
 	if testing.Short() {
 		t.Skip("complete tier: 60 pods, and a bound in time")
 	}
-	c := ownCluster(t, "e2e-verify", lab.Shape{Nodes: 3, Mode: lab.NetworkPolicy, Install: fixture.Install()})
+	c := ownCluster(t, "e2e-verify", lab.Shape{Nodes: 3, Mode: lab.NetworkPolicy, ServiceProxy: lab.External, Install: fixture.Install()})
 	const namespaces, podsEach, limit = 6, 10, 30 * time.Second
 	all := make([]string, namespaces)
 	for i := range all {

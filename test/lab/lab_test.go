@@ -265,7 +265,7 @@ func TestNodesOfALab(t *testing.T) {
 	const name = "t-nodes"
 	binDir := needRoot(t, name)
 	ctx := testContext(t)
-	o := Options{Name: name, Shape: Shape{Nodes: 1, Install: Processes}, BinDir: binDir, Progress: t.Logf}
+	o := Options{Name: name, Shape: Shape{Nodes: 1, ServiceProxy: External, Install: Processes}, BinDir: binDir, Progress: t.Logf}
 	l, err := Up(ctx, o)
 	if err != nil {
 		t.Fatal(err)
@@ -375,7 +375,7 @@ func TestAgentThatEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(testContext(t), patience/2)
 	defer cancel()
-	_, err := Up(ctx, Options{Name: name, Shape: Shape{Nodes: 1, Install: Processes}, BinDir: binDir, Progress: t.Logf})
+	_, err := Up(ctx, Options{Name: name, Shape: Shape{Nodes: 1, ServiceProxy: External, Install: Processes}, BinDir: binDir, Progress: t.Logf})
 	if err == nil || !strings.Contains(err.Error(), "no such interface: eth9") {
 		t.Errorf("up: %v", err)
 	}
