@@ -41,7 +41,11 @@ func TestServiceProxyChanges(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"annotation ovs", func(t *testing.T) { s.set(t, config.ServiceProxyOVS, nodes) }},
+		{"annotation ovs", func(t *testing.T) {
+			since := time.Now()
+			s.set(t, config.ServiceProxyOVS, nodes)
+			each(func(t *testing.T, node string) { s.Warned(t, since, "Node", node, "kube-proxy has rules on this node") })(t)
+		}},
 		{"kube-proxy stopped", each(s.stopKubeProxy)},
 		{"kube-proxy started", each(s.startKubeProxy)},
 		{"annotation external", func(t *testing.T) { s.set(t, config.ServiceProxyExternal, nodes) }},

@@ -76,6 +76,14 @@ const (
 	// its socket of TCP or UDP: when the node port was added, or each five minutes. One for each node port, until a check does not find the socket.
 	NodePortConflict = "NodePortConflict"
 
+	// Warning on Node: with --service-proxy=ovs, rules of kube-proxy are on the node, which translate for hosts outside and the node's programs before the agent's. The
+	// agent looks for them at its start and each minute; one Event until they are deleted.
+	KubeProxyRules = "KubeProxyRules"
+
+	// Warning on Node: with --service-proxy=ovs, the agent reaches the API server by an address of the service network: without kube-proxy it does not reach it after a
+	// restart of the node.
+	APIServerByService = "APIServerByService"
+
 	// Warning on Node: rules of pods' host ports were deleted by another program, and are restored.
 	HostPortsRestored = "HostPortsRestored"
 

@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostnet"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/idling"
@@ -44,7 +45,12 @@ func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 		return err
 	}
 	ports := &clientPortCheck{sysctls: sysctl.Dir(a.SysctlDir), warn: a.reporter.Warn}
-	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, ports.run)
+	n.kubeProxy = &kubeProxyCheck{find: hostnet.KubeProxyRules, warn: a.reporter.Warn}
+	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, ports.run, n.kubeProxy.run)
+	if err := apiServerByService(a.apiServers, n.node.ServiceNetwork); err != nil {
+		klog.FromContext(ctx).Error(err, "The API server's address depends on services")
+		a.reporter.Warn(eventreason.APIServerByService, err)
+	}
 	if host != nil {
 		n.runs = append(n.runs, host.Run)
 	}

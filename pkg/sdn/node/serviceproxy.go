@@ -3,6 +3,8 @@ package node
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"net/netip"
 	"reflect"
 
 	networkv1 "github.com/openshift/api/network/v1"
@@ -52,4 +54,15 @@ func (c Config) sameSetUp(a, b *config.Network) bool {
 	x.NonMasqueradeCIDRs, y.NonMasqueradeCIDRs = nil, nil
 	x.ServiceProxy, y.ServiceProxy = c.serviceProxy(a), c.serviceProxy(b)
 	return reflect.DeepEqual(x, y)
+}
+
+// apiServerByService returns an error if the agent reaches the API server by an address of a service, for which br0 has flows only after the agent has read the cluster.
+func apiServerByService(addrs []netip.AddrPort, services netip.Prefix) error {
+	for _, a := range addrs {
+		if services.Contains(a.Addr()) {
+			return fmt.Errorf("the agent reaches the API server at %s, an address of the service network: after a restart of the node without kube-proxy no program "+
+				"translates it; set kube-apiserver in network.env (--kube-apiserver) to the URL of the API server itself", a)
+		}
+	}
+	return nil
 }

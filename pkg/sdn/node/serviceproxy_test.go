@@ -100,3 +100,19 @@ func TestServiceProxy_hostChangesAndBack(t *testing.T) {
 		t.Errorf("after the change back (-before +after):\n%s", diff)
 	}
 }
+
+func TestAPIServerByService(t *testing.T) {
+	services := netip.MustParsePrefix("172.30.0.0/16")
+	for addr, want := range map[string]string{
+		"192.0.2.10:6443": "",
+		"172.30.0.1:443":  "172.30.0.1:443",
+	} {
+		err := apiServerByService([]netip.AddrPort{netip.MustParseAddrPort(addr)}, services)
+		if (err != nil) != (want != "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "set kube-apiserver in network.env")) {
+			t.Errorf("%s: got %v, want an error with the address and the setting: %t", addr, err, want != "")
+		}
+	}
+	if err := apiServerByService(nil, services); err != nil {
+		t.Errorf("host name: got %v, want none", err)
+	}
+}
