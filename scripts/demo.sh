@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The demo: a cluster of two nodes on this machine, two pods that ping each other, a service of both that is found by its name, and commands to explore.
+# The demo: a cluster of two nodes on this machine, two pods that ping each other, a service of both that is found by its name and balanced by the switch, and commands to
+# explore.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,6 +33,12 @@ title "ping-1 resolves the service of both pods"
 "$lab" kubectl -- exec ping-1 -- nslookup -type=a ping.default.svc.cluster.local
 title "and gets 20 pages by its name, from the pods of both nodes"
 "$lab" kubectl -- exec ping-1 -- sh -c 'for n in $(seq 20); do wget -q -O- http://ping/hostname && echo; done' | sort | uniq -c
+
+title "The service on node1: its flow, and the group of its endpoints"
+service=$("$lab" kubectl -- get service ping -o 'jsonpath={.spec.clusterIP}')
+flow=$("$lab" exec node1 -- ovs-ofctl -O OpenFlow15 --names --no-stats dump-flows br0 | grep "nw_dst=$service,tp_dst=80 actions=group:")
+echo "$flow"
+"$lab" exec node1 -- ovs-ofctl -O OpenFlow15 dump-groups br0 "${flow##*group:}"
 
 title "Flows on node1 for packets to ping-2: ovs-ofctl --names dump-flows br0"
 "$lab" exec node1 -- ovs-ofctl -O OpenFlow13 --names --no-stats dump-flows br0 | grep -E 'table=("?remote"?|"?route"?|"?pod-ingress"?),'

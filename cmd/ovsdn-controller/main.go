@@ -101,7 +101,8 @@ func command() *cobra.Command {
 	f.StringVar(&cfg.Mode, "mode", cfg.Mode, "isolation of pods: subnet (none), networkpolicy (policies) or multitenant (VNIDs and policies)")
 	f.Uint16Var(&cfg.VXLANPort, "vxlan-port", cfg.VXLANPort, "UDP port of VXLAN")
 	f.Uint32Var(&cfg.MTU, "mtu", cfg.MTU, "MTU of pods in `bytes` (default: on each node, that of its own interface less 50)")
-	f.StringVar(&cfg.ServiceProxy, "service-proxy", cfg.ServiceProxy, "implementation of services on all nodes: external (kube-proxy) or ovs (flows of br0; experimental)")
+	f.StringVar(&cfg.ServiceProxy, "service-proxy", cfg.ServiceProxy,
+		"implementation of services in a new cluster: ovs (flows of br0) or external (kube-proxy); an existing ClusterNetwork takes precedence, without annotation as external")
 	f.DurationVar(&cfg.HostSubnetRetention, "hostsubnet-retention", cfg.HostSubnetRetention,
 		"`time` for which the HostSubnet of a deleted Node is retained, so that a Node of the same name and InternalIP gets it back; 0: delete the HostSubnet at once")
 	f.StringSliceVar(&cfg.GlobalNamespaces, "global-namespaces", cfg.GlobalNamespaces, "new `namespaces` with these names get VNID 0, which reaches all pods and is reached by all")

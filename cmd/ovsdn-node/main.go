@@ -105,7 +105,7 @@ func agentFlags(f *pflag.FlagSet, cfg *node.Config) {
 	f.IntVar(&cfg.RoutableMTU, "routable-mtu", 0, "MTU of routes in bytes, at most that of pods: the largest packet that is sent; 0: the ClusterNetwork's annotation, else none")
 	f.StringVar(&cfg.Datapath, "datapath", cfg.Datapath, "OVS datapath type: system (the kernel's) or netdev (userspace)")
 	f.StringVar((*string)(&cfg.ServiceProxy), "service-proxy", string(cfg.ServiceProxy),
-		"implementation of services: auto (that of the ClusterNetwork) or, on this node only, external (kube-proxy) or ovs (flows of br0; experimental)")
+		"implementation of services: auto (that of the ClusterNetwork) or, on this node only, external (kube-proxy) or ovs (flows of br0)")
 	f.BoolVar(&cfg.Unidle, "unidle", cfg.Unidle,
 		"hold first packets to idled services until these have endpoints, and report them by Event NeedPods; without effect where kube-proxy balances services; false: reject them")
 	f.StringSliceVar(&cfg.NodePortAddresses, "nodeport-addresses", cfg.NodePortAddresses,

@@ -39,7 +39,7 @@ func TestKustomization(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{
 		"kube-apiserver=https://172.31.0.1:6443", "mode=subnet", "cluster-network=10.128.0.0/14", "host-bits=9", "service-network=172.30.0.0/16",
-		"service-proxy=external", "datapath=netdev",
+		"service-proxy=ovs", "datapath=netdev",
 	}, k.ConfigMapGenerator[0].Literals); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
 	}

@@ -30,7 +30,7 @@ type Shape struct {
 	Nodes int `json:"nodes"`
 	// Mode of the network. Default subnet.
 	Mode Mode `json:"mode"`
-	// ServiceProxy is the implementation of services. Default external.
+	// ServiceProxy is the implementation of services. Default ovs, as of the product.
 	ServiceProxy ServiceProxy `json:"service-proxy"`
 	// Unidle makes agents hold packets to idled services. Default false.
 	Unidle bool `json:"unidle"`
@@ -105,7 +105,7 @@ const (
 // Landed lists the features of the product in this version, which the flags can choose. The first of each is the default. Add new ones here
 // only.
 func Landed() ([]Mode, []ServiceProxy) {
-	return []Mode{Subnet, Multitenant, NetworkPolicy}, []ServiceProxy{External, OVS}
+	return []Mode{Subnet, Multitenant, NetworkPolicy}, []ServiceProxy{OVS, External}
 }
 
 // DefaultName is the name of a lab that got none.

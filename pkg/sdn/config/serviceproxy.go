@@ -6,8 +6,8 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 )
 
-// ServiceProxyAnnotation names the program that balances services on all nodes: external (kube-proxy) or ovs (Open vSwitch). Agents use external until ovsdn-controller
-// accepts the ClusterNetwork. OpenShift has no field for it.
+// ServiceProxyAnnotation names the program that balances services on all nodes: external (kube-proxy) or ovs (Open vSwitch). A ClusterNetwork without it has external,
+// whatever the flags of ovsdn-controller are, which are written to a new ClusterNetwork only. OpenShift has no field for it.
 const ServiceProxyAnnotation = "ovsdn.io/service-proxy"
 
 // ServiceProxy is the program that balances services.

@@ -1,7 +1,6 @@
 package master
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -172,7 +171,7 @@ func (c *networkController) getOrCreate(ctx context.Context) (*networkv1.Cluster
 // evaluate activates the network of the object and returns the Accepted condition. If the network can't be activated, it sends an Event.
 func (c *networkController) evaluate(ctx context.Context, stored *networkv1.ClusterNetwork) metav1.Condition {
 	accepted := metav1.Condition{Type: config.ConditionAccepted, ObservedGeneration: stored.Generation}
-	want, err := c.parse(stored)
+	want, err := config.ParseNetwork(stored)
 	event := eventreason.InvalidClusterNetwork
 	accepted.Status, accepted.Reason = metav1.ConditionFalse, config.ReasonInvalid
 	if err == nil && (c.active == nil || !reflect.DeepEqual(want, c.active)) {
@@ -196,26 +195,6 @@ func (c *networkController) evaluate(ctx context.Context, stored *networkv1.Clus
 		c.events.Event(stored, corev1.EventTypeWarning, event, accepted.Message)
 	}
 	return accepted
-}
-
-// parse parses the object, and completes it.
-func (c *networkController) parse(stored *networkv1.ClusterNetwork) (*config.Network, error) {
-	n, err := config.ParseNetwork(stored)
-	if err != nil {
-		return nil, err
-	}
-	return c.complete(n), nil
-}
-
-// complete returns the network with the service proxy of the flags if the object has none: an earlier version has created it, whose agents have the same flag. With
-// the default it stays unset, so that the accepted configuration does not change.
-func (c *networkController) complete(n *config.Network) *config.Network {
-	if n.ServiceProxy != config.ServiceProxyUnset || c.initial.ServiceProxy != config.ServiceProxyOVS {
-		return n
-	}
-	completed := *n
-	completed.ServiceProxy = c.initial.ServiceProxy
-	return &completed
 }
 
 func (c *networkController) activeMessage() string { return "active: " + describe(c.active) }
@@ -296,11 +275,14 @@ func (c *networkController) differences(stored *config.Network) []error {
 		{"service network", stored.ServiceNetwork, c.initial.ServiceNetwork},
 		{"VXLAN port", stored.VXLANPort, c.initial.VXLANPort},
 		{"MTU", stored.MTU, c.initial.MTU},
-		{"service proxy", cmp.Or(c.complete(stored).ServiceProxy, config.ServiceProxyExternal), cmp.Or(c.initial.ServiceProxy, config.ServiceProxyExternal)},
 	} {
 		if !reflect.DeepEqual(d.stored, d.flag) {
 			list = append(list, fmt.Errorf("%s is %v in the object, and %v in the flags", d.field, d.stored, d.flag))
 		}
+	}
+	// An object without service proxy is that of an earlier version: after its upgrade the flag has the default of new clusters, which is no choice for this one.
+	if p := c.initial.ServiceProxy; stored.ServiceProxy != config.ServiceProxyUnset && p != stored.ServiceProxy {
+		list = append(list, fmt.Errorf("service proxy is %s in the object, and %s in the flags", stored.ServiceProxy, p))
 	}
 	return list
 }
@@ -328,8 +310,8 @@ func describe(n *config.Network) string {
 	if len(n.NonMasqueradeCIDRs) > 0 {
 		text += fmt.Sprintf("; not masqueraded %v", n.NonMasqueradeCIDRs)
 	}
-	if n.ServiceProxy != config.ServiceProxyUnset {
-		text += fmt.Sprintf("; service proxy %s", n.ServiceProxy)
+	if n.ServiceProxy == config.ServiceProxyUnset {
+		return text + fmt.Sprintf("; service proxy %s (no annotation %s)", config.ServiceProxyExternal, config.ServiceProxyAnnotation)
 	}
-	return text
+	return text + fmt.Sprintf("; service proxy %s", n.ServiceProxy)
 }

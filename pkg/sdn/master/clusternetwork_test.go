@@ -110,7 +110,8 @@ func wantInvalidThenActive(t *testing.T, events *record.FakeRecorder) {
 	if got, want := <-events.Events, "Warning InvalidClusterNetwork "; !strings.HasPrefix(got, want) {
 		t.Errorf("first Event: got %q, want prefix %q", got, want)
 	}
-	const want = "Normal AcceptedClusterNetwork active: 10.128.0.0/14 with 9 host bits; services 172.30.0.0/16; mode subnet; VXLAN port 4789; MTU 1400"
+	const want = "Normal AcceptedClusterNetwork active: 10.128.0.0/14 with 9 host bits; services 172.30.0.0/16; mode subnet; VXLAN port 4789; MTU 1400; " +
+		"service proxy external (no annotation ovsdn.io/service-proxy)"
 	if got := <-events.Events; got != want {
 		t.Errorf("second Event: got %q, want %q", got, want)
 	}

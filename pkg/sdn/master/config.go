@@ -29,7 +29,7 @@ type Config struct {
 	Mode            string       // short or full name
 	VXLANPort       uint16       // UDP
 	MTU             uint32       // of pods, in bytes; 0: each node uses that of its underlay
-	ServiceProxy    string       // external or ovs; also of a ClusterNetwork without the annotation, which an earlier version has created
+	ServiceProxy    string       // external or ovs; of a ClusterNetwork that the controller creates, and no other
 	Workers         int          // that reconcile nodes, and as many for namespaces
 
 	HostSubnetRetention time.Duration // how long the HostSubnet of a deleted Node is retained; 0: not
@@ -53,7 +53,7 @@ func Defaults() Config {
 		ServiceNetwork:  "172.30.0.0/16",
 		Mode:            config.ModeNetworkPolicy.String(),
 		VXLANPort:       config.DefaultVXLANPort,
-		ServiceProxy:    string(config.ServiceProxyExternal),
+		ServiceProxy:    string(config.ServiceProxyOVS),
 		Workers:         8,
 
 		HostSubnetRetention: 10 * time.Minute,

@@ -75,26 +75,35 @@ func (s *serviceProxyTest) warned(reason string) bool {
 	return slices.ContainsFunc(all, func(event string) bool { return strings.HasPrefix(event, "Warning "+reason+" ") })
 }
 
-// The flag is written to a new object. An object of an earlier version, without the annotation, has the flag's service proxy, which its agents had as their own flag.
-// Any other object takes precedence over the flag.
+// The flag is written to a new object, and to no other. An object without the annotation, as of an earlier version, has external whatever the flag is, and no Event
+// about it: after an upgrade the flag has the default of new clusters. With the annotation, an Event reports that the flag differs.
 func TestNetworkController_serviceProxy(t *testing.T) {
 	const unset, external, ovs = config.ServiceProxyUnset, config.ServiceProxyExternal, config.ServiceProxyOVS
+	const noAnnotation = "; service proxy external (no annotation ovsdn.io/service-proxy)"
+	defaultFlag := config.ServiceProxy(Defaults().ServiceProxy)
+	if defaultFlag != ovs {
+		t.Errorf("got %q by default, want %q", defaultFlag, ovs)
+	}
 	for _, tc := range []struct {
 		name            string
 		flag            config.ServiceProxy
 		exists, earlier bool
 		stored          config.ServiceProxy // of the object that exists
 		object, active  config.ServiceProxy // after the reconciliation
+		message         string              // among the condition's
 		warns           bool
 	}{
-		{name: "new cluster", flag: external, object: external, active: external},
-		{name: "new cluster with ovs", flag: ovs, object: ovs, active: ovs},
-		{name: "earlier version", flag: external, exists: true, earlier: true, active: unset},
-		{name: "earlier version with ovs", flag: ovs, exists: true, earlier: true, active: ovs},
-		{name: "object of a user", flag: ovs, exists: true, active: ovs},
-		{name: "flag differs", flag: external, exists: true, stored: ovs, object: ovs, active: ovs, warns: true},
-		{name: "flag differs from external", flag: ovs, exists: true, stored: external, object: external, active: external, warns: true},
-		{name: "same", flag: ovs, exists: true, stored: ovs, object: ovs, active: ovs},
+		{name: "new cluster", flag: defaultFlag, object: ovs, active: ovs, message: "; service proxy ovs"},
+		{name: "new cluster with external", flag: external, object: external, active: external, message: "; service proxy external"},
+		{name: "earlier version", flag: external, exists: true, earlier: true, active: unset, message: noAnnotation},
+		{name: "earlier version, default flag", flag: defaultFlag, exists: true, earlier: true, active: unset, message: noAnnotation},
+		{name: "object of a user", flag: defaultFlag, exists: true, active: unset, message: noAnnotation},
+		{name: "flag differs", flag: external, exists: true, stored: ovs, object: ovs, active: ovs, message: "; service proxy ovs", warns: true},
+		{
+			name: "flag differs from external", flag: defaultFlag, exists: true, stored: external, object: external, active: external,
+			message: "; service proxy external", warns: true,
+		},
+		{name: "same", flag: defaultFlag, exists: true, stored: ovs, object: ovs, active: ovs, message: "; service proxy ovs"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var stored *networkv1.ClusterNetwork
@@ -123,6 +132,10 @@ func TestNetworkController_serviceProxy(t *testing.T) {
 			if got := s.warned("DiffersFromFlags"); got != tc.warns {
 				t.Errorf("got an Event about the flag: %t, want %t", got, tc.warns)
 			}
+			conditions, err := config.Conditions(o)
+			if err != nil || len(conditions) != 1 || !strings.HasSuffix(conditions[0].Message, tc.message) {
+				t.Errorf("got conditions %+v, %v, want one with %q", conditions, err, tc.message)
+			}
 		})
 	}
 }
@@ -140,7 +153,7 @@ func TestNetworkController_serviceProxyChanges(t *testing.T) {
 		{"iptables", config.ServiceProxyOVS, config.ReasonInvalid, `annotation ovsdn.io/service-proxy: "iptables" is not a service proxy`},
 		{"external", config.ServiceProxyExternal, config.ReasonAccepted, "; service proxy external"},
 		{"ovs", config.ServiceProxyOVS, config.ReasonAccepted, "; service proxy ovs"},
-		{"", config.ServiceProxyUnset, config.ReasonAccepted, "MTU the nodes' own"},
+		{"", config.ServiceProxyUnset, config.ReasonAccepted, "; service proxy external (no annotation ovsdn.io/service-proxy)"},
 	} {
 		s.set(t, o, step.value)
 		o = s.reconciled(t)
@@ -155,5 +168,27 @@ func TestNetworkController_serviceProxyChanges(t *testing.T) {
 		if c := conditions[0]; active.ServiceProxy != step.active || c.Reason != step.reason || !strings.Contains(c.Message, step.among) {
 			t.Errorf("after %q: got %q active, and condition %+v, want %q, reason %s, %q", step.value, active.ServiceProxy, c, step.active, step.reason, step.among)
 		}
+	}
+}
+
+// Later terms of controllers with the default flag leave an object of an earlier version as it is, too.
+func TestNetworkController_retainsExternal(t *testing.T) {
+	n := initialNetwork(t)
+	stored := n.Object()
+	accepted, err := n.Accepted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	metav1.SetMetaDataAnnotation(&stored.ObjectMeta, config.AcceptedAnnotation, accepted)
+	for range 3 {
+		s := newServiceProxyTest(t, config.ServiceProxyOVS, stored)
+		stored = s.reconciled(t)
+		if value, ok := stored.Annotations[config.ServiceProxyAnnotation]; ok || stored.Annotations[config.AcceptedAnnotation] != accepted {
+			t.Fatalf("got annotation %q, and accepted configuration %s, want none, and %s", value, stored.Annotations[config.AcceptedAnnotation], accepted)
+		}
+		if s.warned("DiffersFromFlags") || s.warned("AcceptedClusterNetwork") {
+			t.Error("got an Event, want none")
+		}
+		stored.ResourceVersion = ""
 	}
 }
