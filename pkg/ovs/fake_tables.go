@@ -343,12 +343,12 @@ func (t fakeTables) deleteFlows(which func(*Flow) bool) {
 // numbersOf returns the IDs of the groups or meters that the flow uses.
 func numbersOf(f *Flow, object string) []uint32 {
 	var numbers []uint32
-	for _, a := range f.Actions {
-		b, err := a.MarshalText()
-		if err != nil {
-			continue // no flow of the fake has such actions
-		}
-		if name, arg, _ := strings.Cut(string(b), ":"); name == object {
+	actions, err := ActionsText(f)
+	if err != nil {
+		return nil // no flow of the fake has such actions
+	}
+	for action := range strings.SplitSeq(actions, ",") {
+		if name, arg, _ := strings.Cut(action, ":"); name == object {
 			if n, err := strconv.ParseUint(arg, 10, 32); err == nil {
 				numbers = append(numbers, uint32(n))
 			}

@@ -16,6 +16,7 @@ import (
 type Group struct {
 	ID      uint32   // 1 to 0xffffff00
 	Buckets []Bucket // at most 512; for more use groups of groups
+	Text    string   // of the buckets, see BucketsText; then there are no Buckets
 }
 
 // Bucket is a bucket of a group.
@@ -50,25 +51,37 @@ func (a numberedAction) GoString() string {
 // GroupText returns the group in the syntax of ovs-ofctl.
 func GroupText(g Group) (string, error) {
 	text := "group_id=" + strconv.FormatUint(uint64(g.ID), 10)
-	switch {
-	case g.ID < 1 || g.ID > maxGroup:
+	if g.ID < 1 || g.ID > maxGroup {
 		return "", fmt.Errorf("%s: the ID must be 1 to %d", text, uint32(maxGroup))
-	case len(g.Buckets) > maxBuckets:
-		return "", fmt.Errorf("%s has %d buckets, at most %d are possible; use a group of groups", text, len(g.Buckets), maxBuckets)
+	}
+	buckets := g.Text
+	if buckets == "" {
+		var err error
+		if buckets, err = BucketsText(g.Buckets); err != nil {
+			return "", fmt.Errorf("%s: %w", text, err)
+		}
+	}
+	return text + "," + buckets, nil
+}
+
+// BucketsText returns what follows the ID in the text of a group with the buckets.
+func BucketsText(buckets []Bucket) (string, error) {
+	if len(buckets) > maxBuckets {
+		return "", fmt.Errorf("%d buckets, at most %d are possible; use a group of groups", len(buckets), maxBuckets)
 	}
 	var b strings.Builder
-	b.WriteString(text + ",type=select")
-	for i, k := range g.Buckets {
+	b.WriteString("type=select")
+	for i, k := range buckets {
 		if k.Weight < 0 || k.Weight > maxWeight {
-			return "", fmt.Errorf("%s: bucket %d: weight %d is not in the range 0 to %d", text, i+1, k.Weight, maxWeight)
+			return "", fmt.Errorf("bucket %d: weight %d is not in the range 0 to %d", i+1, k.Weight, maxWeight)
 		}
 		actions, err := actionList(k.Actions)
 		if err != nil {
-			return "", fmt.Errorf("%s: bucket %d: %w", text, i+1, err)
+			return "", fmt.Errorf("bucket %d: %w", i+1, err)
 		}
 		b.WriteString(",bucket=weight=" + strconv.Itoa(max(k.Weight, 1)) + ",actions=" + actions)
 	}
-	return b.String(), nil
+	return strings.Clone(b.String()), nil // without what the builder has allocated in advance
 }
 
 // CompileGroup encodes the group.

@@ -23,12 +23,12 @@ const maxGroup = 0xffff0000
 // to be written, unless two hashes collide and their keys are added in another order; then one bundle rewrites both groups, and the flows to them.
 func (g *groupNumbers) allocate(k key) uint32 {
 	h := fnv.New32a()
-	h.Write([]byte(k.name)) // never fails (hash.Hash)
+	h.Write([]byte(k.text)) // never fails (hash.Hash)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for n := h.Sum32()%maxGroup + 1; ; n = n%maxGroup + 1 {
 		if _, taken := g.keys[n]; !taken {
-			g.keys[n], g.of[k.name] = k, n
+			g.keys[n], g.of[k.text] = k, n
 			return n
 		}
 	}
@@ -37,7 +37,7 @@ func (g *groupNumbers) allocate(k key) uint32 {
 func (g *groupNumbers) release(n uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.of, g.keys[n].name)
+	delete(g.of, g.keys[n].text)
 	delete(g.keys, n)
 }
 
@@ -52,5 +52,5 @@ func (g *groupNumbers) key(n uint32) key {
 func (g *groupNumbers) number(k key) uint32 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.of[k.name]
+	return g.of[k.text]
 }

@@ -97,7 +97,7 @@ func TestAllocateNumber_collision(t *testing.T) {
 		t.Errorf("got number %d the second time, want %d", m, n)
 	}
 	other := newTable()
-	other.numbers.keys[n] = key{kind: kindGroup, name: "another"}
+	other.numbers.keys[n] = key{kind: kindGroup, text: "another"}
 	if m := other.entry(k).number; m != n+1 {
 		t.Errorf("got number %d, want %d after the allocated one", m, n+1)
 	}

@@ -11,6 +11,7 @@ import (
 type owners struct {
 	list  []owned
 	index map[pipeline.Owner]int // in the list; nil if the list is short
+	first [1]owned               // memory of a list of one, without another allocation
 }
 
 type owned struct {
@@ -44,7 +45,12 @@ func (o *owners) set(owner pipeline.Owner, c contribution) {
 		o.list[i].contribution = c
 		return
 	}
-	o.list = append(o.list, owned{owner, c})
+	if o.list == nil {
+		o.list = o.first[:0]
+	}
+	if o.list = append(o.list, owned{owner, c}); len(o.list) > 1 {
+		o.first[0] = owned{} // append has copied it
+	}
 	switch {
 	case o.index != nil:
 		o.index[owner] = len(o.list) - 1

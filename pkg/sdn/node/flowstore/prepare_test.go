@@ -16,13 +16,13 @@ func TestPrepareAfter(t *testing.T) {
 	joined := flow(3, goovs.Conjunction(1, 1, 2))
 	before := balanced(4, "10.1.0.1:53")
 	before.Flows = append(before.Flows, first, second, joined)
-	previous := Change{Owner: owner, State: before}.Prepare()
+	previous := Change{Owner: owner, State: before}.PrepareAfter(Change{})
 	after := balanced(4, "10.1.0.2:53")
 	after.Flows = append(after.Flows, first, flow(2, goovs.Output(2)), joined, flow(3, goovs.Conjunction(2, 1, 2)), before.Flows[0])
 	for name, st := range map[string]pipeline.State{"changed": after, "none": {}, "the same": before} {
 		t.Run(name, func(t *testing.T) {
 			got := Change{Owner: owner, State: st}.PrepareAfter(previous)
-			want, err := compile(owner, st, nil)
+			want, err := compile(owner, st)
 			if err != nil || !got.prepared.equal(want) {
 				t.Fatalf("got %v, want %v (error %v)", got.prepared, want, err)
 			}

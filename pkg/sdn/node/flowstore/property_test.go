@@ -360,7 +360,7 @@ func difference(before, after []string) int {
 // Check is run after each step.
 func (m *model) Check(t *rapid.T) {
 	for o, w := range m.have {
-		st, err := compile(o, w.state(), nil)
+		st, err := compile(o, w.state())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ type change struct {
 // retains reports whether the owner has the same object as its flow before and after the change (Change.PrepareAfter).
 func (c *change) retains(key key) bool {
 	before, after := c.old[key], c.new[key]
-	return before.flow != nil && before.flow == after.flow && before.body == after.body
+	return before.object() != nil && before.object() == after.object() && before.body == after.body
 }
 
 // complete completes the commits with the result of the change.
@@ -93,7 +93,7 @@ func (r *round) admit(c *change) {
 
 func (r *round) conflict(key key, con contribution, rival pipeline.Owner) error {
 	theirs, _ := r.table.entries[key].owners.get(rival)
-	return &ConflictError{Key: key.flow, Actions: con.body.text, Rival: rival, RivalActions: theirs.body.text}
+	return &ConflictError{Key: key.flow(), Actions: con.body.text, Rival: rival, RivalActions: theirs.body.text}
 }
 
 // fail removes a change from the round and restores the old state of its owner. Changes in conflict with the old state fail too. The recursion ends because
@@ -109,7 +109,7 @@ func (r *round) fail(c *change, err error) {
 				continue // failed with an earlier rival
 			}
 			theirs := other.new[key]
-			r.fail(other, &ConflictError{Key: key.flow, Actions: theirs.body.text, Rival: c.owner, RivalActions: con.body.text})
+			r.fail(other, &ConflictError{Key: key.flow(), Actions: theirs.body.text, Rival: c.owner, RivalActions: con.body.text})
 		}
 		r.table.add(c.owner, key, con)
 	}

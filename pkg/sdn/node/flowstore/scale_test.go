@@ -79,6 +79,45 @@ func BenchmarkSharedKey(b *testing.B) {
 	}
 }
 
+// The store retains texts, some 130 bytes for each of these flows, and no objects of owners.
+func TestMemoryOfFlows(t *testing.T) {
+	const owners, each, bound = 1_000, 10, 560 // bytes for each flow
+	state := func(owner int) (st pipeline.State) {
+		for i := range each {
+			n := uint32(0x0a80_0000 + each*owner + i) //nolint:gosec // small
+			st.Flows = append(st.Flows, &ovs.Flow{
+				Table: 67, Priority: 100, Protocol: goovs.ProtocolTCPv4, Matches: []ovs.Match{ovs.Reg(8, n), ovs.Reg(9, 8080)},
+				Actions: []ovs.Action{
+					goovs.Load("0x1", "NXM_NX_REG4[20]"),
+					goovs.ConnectionTracking(fmt.Sprintf("commit,nat(dst=10.128.%03d.%03d:8080),table=68,zone=NXM_NX_REG3[0..15]", n>>8&0xff, n&0xff)),
+				},
+			})
+		}
+		return st
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before := heap()
+	s := New(sink{})
+	s.Resync()
+	for owner := range owners {
+		s.Set(pod(fmt.Sprint(owner)), state(owner))
+	}
+	if err := s.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	perFlow := float64(heap()-before) / (owners * each)
+	t.Logf("%.0f bytes for each flow", perFlow)
+	if s.Statistics().Flows != owners*each || perFlow > bound {
+		t.Errorf("got %d flows, of %.0f bytes, want %d of at most %d", s.Statistics().Flows, perFlow, owners*each, bound)
+	}
+}
+
 // Time and memory for each flow of a node, to compile, merge and send it.
 func BenchmarkFill(b *testing.B) {
 	for _, n := range []int{5_000, 50_000} {

@@ -109,7 +109,7 @@ func (s *Snapshot) FlowsAt(ctx context.Context, cookies map[ovs.Key]uint64) ([]D
 		for _, keys := range [][]key{shared, own} {
 			for _, k := range keys {
 				if c, ok := st[k]; ok {
-					mergeOne(merged, owner, k.flow, c)
+					mergeOne(merged, owner, k.flow(), c)
 				}
 			}
 		}
@@ -123,9 +123,9 @@ func isOfAny(kind pipeline.Kind) bool { return kind == pipeline.KindShared || ki
 // mergeAt adds the owner's contributions to the flows with the cookies.
 func mergeAt(into map[ovs.Key]*mergedFlow, owner pipeline.Owner, st state, cookies map[ovs.Key]uint64) {
 	for k, c := range st {
-		cookie, wanted := cookies[k.flow]
+		cookie, wanted := cookies[k.flow()]
 		if kind := pipeline.CookieKind(cookie); wanted && k.kind == kindFlow && (isOfAny(kind) || kind == owner.Kind) {
-			mergeOne(into, owner, k.flow, c)
+			mergeOne(into, owner, k.flow(), c)
 		}
 	}
 }
@@ -164,9 +164,9 @@ func (m *mergedFlow) add(owner pipeline.Owner, c contribution) {
 		return
 	}
 	if m.conjunctions == nil {
-		m.conjunctions = make(map[string]struct{}, len(c.conjunctions))
+		m.conjunctions = make(map[string]struct{}, len(c.conjunctions()))
 	}
-	for text := range c.conjunctions {
+	for _, text := range c.conjunctions() {
 		m.conjunctions[text] = struct{}{}
 	}
 }
@@ -174,7 +174,7 @@ func (m *mergedFlow) add(owner pipeline.Owner, c contribution) {
 func merge(into map[ovs.Key]*mergedFlow, owner pipeline.Owner, st state) {
 	for k, c := range st {
 		if k.kind == kindFlow {
-			mergeOne(into, owner, k.flow, c)
+			mergeOne(into, owner, k.flow(), c)
 		}
 	}
 }
@@ -198,7 +198,7 @@ func (s *Snapshot) mergeOthers(ctx context.Context, merged map[ovs.Key]*mergedFl
 			continue
 		}
 		for k, c := range st {
-			if m := merged[k.flow]; m != nil && k.kind == kindFlow {
+			if m := merged[k.flow()]; m != nil && k.kind == kindFlow {
 				m.add(owner, c)
 			}
 		}
@@ -210,7 +210,7 @@ func (s *Snapshot) mergeOthers(ctx context.Context, merged map[ovs.Key]*mergedFl
 func mergeRefused(merged map[ovs.Key]*mergedFlow, owner pipeline.Owner, st state, current map[pipeline.Owner]state) {
 	others := state{}
 	for k, c := range st {
-		if _, installed := current[owner][k]; !installed && merged[k.flow] == nil {
+		if _, installed := current[owner][k]; !installed && merged[k.flow()] == nil {
 			others[k] = c
 		}
 	}
@@ -219,7 +219,7 @@ func mergeRefused(merged map[ovs.Key]*mergedFlow, owner pipeline.Owner, st state
 
 func (s *Snapshot) flow(key ovs.Key, m *mergedFlow) (DesiredFlow, error) {
 	body := m.one.body
-	f := DesiredFlow{Key: key, Actions: body.text, IdleTimeout: body.idleTimeout, Cookie: m.oneOwner.Cookie(), Owners: m.owners}
+	f := DesiredFlow{Key: key, Actions: body.text, IdleTimeout: int(body.idleTimeout), Cookie: m.oneOwner.Cookie(), Owners: m.owners}
 	slices.SortFunc(f.Owners, compareOwners)
 	if len(m.owners) > 1 {
 		f.Cookie = pipeline.SharedCookie()
@@ -228,19 +228,17 @@ func (s *Snapshot) flow(key ovs.Key, m *mergedFlow) (DesiredFlow, error) {
 		f.Actions = strings.Join(slices.Sorted(maps.Keys(m.conjunctions)), ",")
 		return f, nil
 	}
-	if !slices.ContainsFunc(m.one.flow.Actions, isReference) {
+	if m.one.details == nil || m.one.details.actions == nil {
 		return f, nil
 	}
-	actions, _ := replaceReferences(m.one.flow.Actions, func(r pipeline.Reference) (ovs.Action, error) {
+	actions, _ := replaceReferences(m.one.details.actions, func(r pipeline.Reference) (ovs.Action, error) {
 		if n := s.numbers.number(groupKey(m.oneOwner, r.Group)); n != 0 {
 			return ovs.ToGroup(n), nil
 		}
 		return r, nil // removed since the snapshot, or never installed
 	})
-	resolved := *m.one.flow
-	resolved.Actions = actions
 	var err error
-	f.Actions, err = ovs.ActionsText(&resolved)
+	f.Actions, err = ovs.ActionsText(&ovs.Flow{Table: key.Table, Priority: key.Priority, Actions: actions})
 	return f, err
 }
 

@@ -3,7 +3,6 @@ package flowstore
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -14,30 +13,57 @@ import (
 // state is one owner's desired state, by key.
 type state map[key]contribution
 
-// A contribution is one owner's desired flow, group or meter of a key.
+// A contribution is one owner's desired flow, group or meter of a key: its text, and not the objects of the owner, which need three times the memory.
 type contribution struct {
-	body         body
-	flow         *ovs.Flow
-	conjunctions map[string]ovs.Action // by text; nil if the flow has other actions
-	object       *object               // a group or a meter
+	body    body
+	details *details // nil for most
 }
 
-// object is a group's buckets, or a meter.
-type object struct {
-	buckets []ovs.Bucket
-	meter   ovs.Meter
+// details are parts of few contributions.
+type details struct {
+	flow         *ovs.Flow    // object of the owner, if its next state may have the same (Change.PrepareAfter)
+	actions      []ovs.Action // of a flow to groups
+	conjunctions []string     // texts in order, if all actions are conjunctions
+	buckets      []ovs.Bucket // of a group with buckets to groups
+	meter        ovs.Meter
+}
+
+// object returns the object of the owner; nil if its flow is not compared with others.
+func (c contribution) object() *ovs.Flow {
+	if c.details == nil {
+		return nil
+	}
+	return c.details.flow
+}
+
+// conjunctions returns the conjunctions; nil if the flow has other actions.
+func (c contribution) conjunctions() []string {
+	if c.details == nil {
+		return nil
+	}
+	return c.details.conjunctions
 }
 
 // body is compared between contributions to one key. It has no cookie, which follows from the owners.
 type body struct {
 	text        string // of the flow's actions, the group's buckets or the meter; never ""
-	idleTimeout int
+	idleTimeout uint16
 	conjunction bool // all actions are conjunctions, which are merged
 }
 
-// compile returns the owner's state by key. Flows of an earlier state of the owner are not compiled again. The error names the flow, group or meter.
-func compile(owner pipeline.Owner, st pipeline.State, earlier state) (state, error) {
-	c := compiler{owner: owner, state: make(state, len(st.Flows))}
+// compile returns the owner's state by key. The error names the flow, group or meter.
+func compile(owner pipeline.Owner, st pipeline.State) (state, error) {
+	c := compiler{owner: owner, state: make(state, len(st.Flows)+len(st.Groups)+len(st.Meters))}
+	return c.compile(st, nil)
+}
+
+// compileAfter is compile for a state with flows that are the same objects in an earlier one, which it does not compile again, or in the next one.
+func compileAfter(owner pipeline.Owner, st pipeline.State, earlier state) (state, error) {
+	c := compiler{owner: owner, state: make(state, len(st.Flows)+len(st.Groups)+len(st.Meters)), retains: true}
+	return c.compile(st, earlier)
+}
+
+func (c *compiler) compile(st pipeline.State, earlier state) (state, error) {
 	for _, m := range st.Meters {
 		if err := c.meter(m); err != nil {
 			return nil, err
@@ -73,8 +99,8 @@ func (c *compiler) reuse(flows []*ovs.Flow, earlier state) []*ovs.Flow {
 	}
 	known := make(map[*ovs.Flow]key, len(earlier))
 	for k, con := range earlier {
-		if con.flow != nil && !con.body.conjunction && !slices.ContainsFunc(con.flow.Actions, isReference) {
-			known[con.flow] = k
+		if f := con.object(); f != nil {
+			known[f] = k
 		}
 	}
 	var others []*ovs.Flow
@@ -88,8 +114,9 @@ func (c *compiler) reuse(flows []*ovs.Flow, earlier state) []*ovs.Flow {
 
 // compiler compiles one owner's state.
 type compiler struct {
-	owner pipeline.Owner
-	state state
+	owner   pipeline.Owner
+	state   state
+	retains bool // the objects of flows
 }
 
 func (c *compiler) add(k key, con contribution) error {
@@ -100,31 +127,32 @@ func (c *compiler) add(k key, con contribution) error {
 	return nil
 }
 
-// anyNumber is a placeholder for the number that the table allocates, in texts that are only validated and compared.
-const anyNumber = 1
-
 func (c *compiler) meter(m ovs.Meter) error {
 	text, err := ovs.MeterText(m)
 	if err != nil {
 		return err
 	}
-	return c.add(meterKey(m.ID), contribution{body: body{text: text}, object: &object{meter: m}})
+	return c.add(meterKey(m.ID), contribution{body: body{text: text}, details: &details{meter: m}})
 }
 
 func (c *compiler) buckets(g pipeline.Group) error {
 	buckets := make([]ovs.Bucket, len(g.Buckets))
+	var unresolved *details
 	for i, b := range g.Buckets {
+		if slices.ContainsFunc(b.Actions, isReference) {
+			unresolved = &details{buckets: g.Buckets}
+		}
 		actions, err := c.resolve(b.Actions)
 		if err != nil {
 			return fmt.Errorf("group %s: bucket %d: %w", g.Name, i+1, err)
 		}
 		buckets[i] = ovs.Bucket{Weight: b.Weight, Actions: actions}
 	}
-	text, err := ovs.GroupText(ovs.Group{ID: anyNumber, Buckets: buckets})
+	text, err := ovs.BucketsText(buckets)
 	if err != nil {
 		return fmt.Errorf("group %s: %w", g.Name, err)
 	}
-	c.state[groupKey(c.owner, g.Name)] = contribution{body: body{text: text}, object: &object{buckets: g.Buckets}}
+	c.state[groupKey(c.owner, g.Name)] = contribution{body: body{text: text}, details: unresolved}
 	return nil
 }
 
@@ -173,27 +201,39 @@ func (c *compiler) flow(f *ovs.Flow, at ovs.Key) error {
 	if err != nil {
 		return err
 	}
-	con := contribution{flow: f, body: body{text: text, idleTimeout: f.IdleTimeout}}
-	if con.conjunctions, err = conjunctions(f); err != nil {
+	con := contribution{body: body{text: text, idleTimeout: uint16(f.IdleTimeout)}} // FlowKeys has validated it
+	joined, err := conjunctions(f)
+	switch {
+	case err != nil:
 		return err
+	case joined != nil:
+		con.body.conjunction = true
+		con.details = &details{conjunctions: joined}
+	case slices.ContainsFunc(f.Actions, isReference):
+		con.details = &details{actions: f.Actions}
+	case c.retains:
+		con.details = &details{flow: f}
 	}
-	con.body.conjunction = con.conjunctions != nil
 	if other, twice := c.state[flowKey(at)]; twice {
 		if !con.body.compatible(other.body) {
 			return fmt.Errorf("flow %s is specified twice, with the actions %q and %q", at, other.body.text, text)
 		}
-		maps.Copy(con.conjunctions, other.conjunctions)
+		if con.body.conjunction {
+			con.details.conjunctions = append(con.details.conjunctions, other.details.conjunctions...)
+		}
 	}
 	if con.body.conjunction {
-		con.body.text = strings.Join(slices.Sorted(maps.Keys(con.conjunctions)), ",")
+		slices.Sort(con.details.conjunctions)
+		con.details.conjunctions = slices.Compact(con.details.conjunctions)
+		con.body.text = strings.Join(con.details.conjunctions, ",")
 	}
 	c.state[flowKey(at)] = con
 	return nil
 }
 
-// conjunctions returns the flow's actions by text if all are conjunction(…), else nil.
-func conjunctions(f *ovs.Flow) (map[string]ovs.Action, error) {
-	var actions map[string]ovs.Action
+// conjunctions returns the texts of the flow's actions if all are conjunction(…), else nil.
+func conjunctions(f *ovs.Flow) ([]string, error) {
+	var texts []string
 	for _, a := range f.Actions {
 		b, err := a.MarshalText()
 		if err != nil {
@@ -202,12 +242,9 @@ func conjunctions(f *ovs.Flow) (map[string]ovs.Action, error) {
 		if !bytes.HasPrefix(b, []byte("conjunction(")) {
 			return nil, nil
 		}
-		if actions == nil {
-			actions = make(map[string]ovs.Action, len(f.Actions))
-		}
-		actions[string(b)] = a
+		texts = append(texts, string(b))
 	}
-	return actions, nil
+	return texts, nil
 }
 
 // equal reports whether both states have the same flows, groups and meters.

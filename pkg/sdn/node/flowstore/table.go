@@ -21,16 +21,15 @@ func newTable() table {
 // An entry is one key with its owners.
 type entry struct {
 	owners    owners
-	union     union        // of all owners' conjunctions
-	number    uint32       // of a group
-	installed form         // zero: not installed
-	sent      contribution // from which installed was compiled
+	union     *union // of all owners' conjunctions; nil: there are none
+	number    uint32 // of a group
+	installed form   // zero: not installed
 }
 
 // form is a flow, group or meter as compiled from all its owners, without the key.
 type form struct {
 	text        string
-	idleTimeout int
+	idleTimeout uint16
 	cookie      uint64
 }
 
@@ -49,10 +48,14 @@ func (t table) entry(k key) *entry {
 // add adds the owner's contribution.
 func (t table) add(owner pipeline.Owner, k key, c contribution) {
 	e := t.entry(k)
-	old, _ := e.owners.get(owner)
-	e.union.remove(old.conjunctions)
+	e.withdraw(owner)
 	e.owners.set(owner, c)
-	e.union.add(c.conjunctions)
+	if added := c.conjunctions(); added != nil {
+		if e.union == nil {
+			e.union = &union{}
+		}
+		e.union.add(added)
+	}
 }
 
 // remove removes the owner's contribution.
@@ -61,10 +64,18 @@ func (t table) remove(owner pipeline.Owner, k key) {
 	if e == nil {
 		return
 	}
-	old, _ := e.owners.get(owner)
-	e.union.remove(old.conjunctions)
+	e.withdraw(owner)
 	e.owners.remove(owner)
 	t.collect(k)
+}
+
+// withdraw removes the owner's conjunctions from the union.
+func (e *entry) withdraw(owner pipeline.Owner) {
+	if e.union == nil {
+		return
+	}
+	old, _ := e.owners.get(owner)
+	e.union.remove(old.conjunctions())
 }
 
 // collect deletes an entry that has no owners and is not installed.
@@ -98,14 +109,14 @@ func (t table) rivals(k key, owner pipeline.Owner, b body) []pipeline.Owner {
 	return rivals
 }
 
-// compile returns the form of all contributions, and one of them, which stands for all; the zero form if there are no owners.
-func (e *entry) compile() (owned, form) {
+// compile returns the form of all contributions to the key, and one of them, which stands for all; the zero form if there are no owners.
+func (e *entry) compile(k key) (owned, form) {
 	if len(e.owners.list) == 0 {
 		return owned{}, form{}
 	}
 	one := e.owners.list[0]
 	want := form{text: one.contribution.body.text, idleTimeout: one.contribution.body.idleTimeout}
-	if one.contribution.flow != nil {
+	if k.kind == kindFlow {
 		want.cookie = one.owner.Cookie()
 		if len(e.owners.list) > 1 {
 			want.cookie = pipeline.SharedCookie()
@@ -118,15 +129,13 @@ func (e *entry) compile() (owned, form) {
 }
 
 // makeFlow returns the flow of the results of compile.
-func (t table) makeFlow(e *entry, one owned, f form) *ovs.Flow {
-	flow := *one.contribution.flow // a copy: the flow belongs to the owner
-	flow.Cookie = f.cookie
-	if one.contribution.body.conjunction {
-		flow.Actions = e.union.actions()
-	} else {
-		flow.Actions = t.resolve(one.owner, flow.Actions)
+func (t table) makeFlow(k key, one owned, f form) *ovs.Flow {
+	flow := ovs.FlowOf(k.flow(), f.text)
+	flow.Cookie, flow.IdleTimeout = f.cookie, int(f.idleTimeout)
+	if d := one.contribution.details; d != nil && d.actions != nil {
+		flow.Actions = t.resolve(one.owner, d.actions)
 	}
-	return &flow
+	return flow
 }
 
 // resolve replaces the owner's references, which compile has validated, by numbers.
@@ -138,9 +147,12 @@ func (t table) resolve(owner pipeline.Owner, actions []ovs.Action) []ovs.Action 
 }
 
 func (t table) makeGroup(e *entry, one owned) ovs.Group {
-	buckets := one.contribution.object.buckets
-	g := ovs.Group{ID: e.number, Buckets: make([]ovs.Bucket, len(buckets))}
-	for i, b := range buckets {
+	d := one.contribution.details
+	if d == nil {
+		return ovs.Group{ID: e.number, Text: one.contribution.body.text}
+	}
+	g := ovs.Group{ID: e.number, Buckets: make([]ovs.Bucket, len(d.buckets))}
+	for i, b := range d.buckets {
 		g.Buckets[i] = ovs.Bucket{Weight: b.Weight, Actions: t.resolve(one.owner, b.Actions)}
 	}
 	return g
@@ -150,17 +162,17 @@ func (t table) makeGroup(e *entry, one owned) ovs.Group {
 func (t table) state() ovs.State {
 	st := ovs.State{Flows: make([]*ovs.Flow, 0, len(t.entries)), Learned: pipeline.LearnedFlows()}
 	for k, e := range t.entries {
-		one, want := e.compile()
+		one, want := e.compile(k)
 		if want == (form{}) {
 			continue
 		}
 		switch k.kind {
 		case kindFlow:
-			st.Flows = append(st.Flows, t.makeFlow(e, one, want))
+			st.Flows = append(st.Flows, t.makeFlow(k, one, want))
 		case kindGroup:
 			st.Groups = append(st.Groups, t.makeGroup(e, one))
 		case kindMeter:
-			st.Meters = append(st.Meters, one.contribution.object.meter)
+			st.Meters = append(st.Meters, one.contribution.details.meter)
 		}
 	}
 	return st
@@ -172,7 +184,7 @@ func (t table) change(tx *ovs.Transaction, k key) {
 	if e == nil {
 		return // added and removed before it was installed
 	}
-	one, want := e.compile()
+	one, want := e.compile(k)
 	if want == e.installed {
 		return
 	}
@@ -180,9 +192,9 @@ func (t table) change(tx *ovs.Transaction, k key) {
 	switch k.kind {
 	case kindFlow:
 		if removed {
-			tx.DeleteAt(k.flow)
+			tx.DeleteAt(k.flow())
 		} else {
-			tx.AddAt(k.flow, t.makeFlow(e, one, want))
+			tx.AddAt(k.flow(), t.makeFlow(k, one, want))
 		}
 	case kindGroup:
 		if removed {
@@ -192,9 +204,9 @@ func (t table) change(tx *ovs.Transaction, k key) {
 		}
 	case kindMeter:
 		if removed {
-			tx.DeleteMeter(e.sent.object.meter.ID)
+			tx.DeleteMeter(k.meter)
 		} else {
-			tx.SetMeter(one.contribution.object.meter)
+			tx.SetMeter(one.contribution.details.meter)
 		}
 	}
 }
@@ -202,9 +214,9 @@ func (t table) change(tx *ovs.Transaction, k key) {
 // commit records that the key is installed as compiled, or removed if it has no owners.
 func (t table) commit(k key) {
 	if e := t.entries[k]; e != nil {
-		one, want := e.compile()
+		_, want := e.compile(k)
 		t.installed.record(k, e.installed != form{}, want != form{})
-		e.sent, e.installed = one.contribution, want
+		e.installed = want
 		t.collect(k)
 	}
 }

@@ -43,14 +43,24 @@ type Change struct {
 }
 
 // Prepare does the expensive part of Update in advance, for a constant state.
-func (c Change) Prepare() Change { return c.PrepareAfter(Change{}) }
+func (c Change) Prepare() Change {
+	if c.Compile != nil {
+		return c
+	}
+	return c.withPrepared(compile(c.Owner, c.State))
+}
 
-// PrepareAfter is Prepare for an owner with many flows, of which a prepared change had most: it does not compile those again that are the same objects.
+// PrepareAfter is Prepare for an owner with many flows, of which an earlier result of PrepareAfter, or the zero Change, had most: it does not compile those again
+// that are the same objects. The store retains these objects.
 func (c Change) PrepareAfter(previous Change) Change {
 	if c.Compile != nil {
 		return c
 	}
-	if st, err := compile(c.Owner, c.State, previous.prepared); err == nil {
+	return c.withPrepared(compileAfter(c.Owner, c.State, previous.prepared))
+}
+
+func (c Change) withPrepared(st state, err error) Change {
+	if err == nil { // else Update reports it
 		c.prepared = st
 	}
 	return c
@@ -188,7 +198,7 @@ func (in *inputs) apply(u Update) (changed []Input, readers map[pipeline.Owner]*
 func (c Change) constant() compilation {
 	result := compilation{commit: newCommit(c.Owner), wanted: c.prepared}
 	if result.wanted == nil && c.Compile == nil {
-		result.wanted, result.err = compile(c.Owner, c.State, nil)
+		result.wanted, result.err = compile(c.Owner, c.State)
 	}
 	return result
 }
@@ -204,7 +214,7 @@ func (in *inputs) compile(owner pipeline.Owner, r *reader) compilation {
 	}
 	st := r.compile(values)
 	if result.err = values.err; result.err == nil {
-		result.wanted, result.err = compile(owner, st, nil)
+		result.wanted, result.err = compile(owner, st)
 	}
 	return result
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -63,7 +64,11 @@ func TestRequire_recreatedNamespaceWithRejectedFlows(t *testing.T) {
 	f := start(t, config.ModeMultitenant, netNamespace("a", 0x20), netNamespace("b", 0x50))
 	var rejects atomic.Bool
 	f.bridge.RefuseFlow = func(flow *ovs.Flow) string {
-		if rejects.Load() && flow.InPort == 1 {
+		key, err := ovs.FlowKey(flow)
+		if err != nil {
+			return err.Error()
+		}
+		if rejects.Load() && slices.Contains(strings.Split(key.Match, ","), "in_port=1") {
 			return "table is full"
 		}
 		return ""
