@@ -26,7 +26,7 @@ type move struct{ first, last, by int }
 
 // toTaken gives tables numbers that others had, which no version of the product does (pipeline's TestTables_numbersArePermanent): the worst of all changes for packets
 // that the datapath sends back to a table in the moment of the change. toUnused gives them numbers that no table has had.
-func toTaken() move    { return move{20, 120, 1} }
+func toTaken() move  { return move{20, 120, 1} }
 func toUnused() move { return move{20, 135, 116} }
 
 // addedSource is the part of the changed pipeline that is new. All else is the product's, with moved tables.
