@@ -168,10 +168,22 @@ func (c *networkController) getOrCreate(ctx context.Context) (*networkv1.Cluster
 	return stored, nil
 }
 
+// retainsServiceProxy returns an error if the object has lost the annotation by which the switches balance services. Such an object, as of a manifest or a backup without it,
+// would leave nodes that have no kube-proxy without services.
+func (c *networkController) retainsServiceProxy(want *config.Network) error {
+	if c.active == nil || c.active.ServiceProxy != config.ServiceProxyOVS || want.ServiceProxy != config.ServiceProxyUnset {
+		return nil
+	}
+	return fmt.Errorf("annotation %s is missing; write %s, or %s to change to kube-proxy", config.ServiceProxyAnnotation, config.ServiceProxyOVS, config.ServiceProxyExternal)
+}
+
 // evaluate activates the network of the object and returns the Accepted condition. If the network can't be activated, it sends an Event.
 func (c *networkController) evaluate(ctx context.Context, stored *networkv1.ClusterNetwork) metav1.Condition {
 	accepted := metav1.Condition{Type: config.ConditionAccepted, ObservedGeneration: stored.Generation}
 	want, err := config.ParseNetwork(stored)
+	if err == nil {
+		err = c.retainsServiceProxy(want)
+	}
 	event := eventreason.InvalidClusterNetwork
 	accepted.Status, accepted.Reason = metav1.ConditionFalse, config.ReasonInvalid
 	if err == nil && (c.active == nil || !reflect.DeepEqual(want, c.active)) {

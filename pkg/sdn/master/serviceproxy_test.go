@@ -140,7 +140,7 @@ func TestNetworkController_serviceProxy(t *testing.T) {
 	}
 }
 
-// The service proxy changes while the controller runs. An invalid value changes nothing, and the condition names the annotation.
+// The service proxy changes while the controller runs. An invalid value, or none while it is ovs, changes nothing, and the condition names the annotation.
 func TestNetworkController_serviceProxyChanges(t *testing.T) {
 	s := newServiceProxyTest(t, config.ServiceProxyExternal, nil)
 	o := s.reconciled(t)
@@ -153,6 +153,8 @@ func TestNetworkController_serviceProxyChanges(t *testing.T) {
 		{"iptables", config.ServiceProxyOVS, config.ReasonInvalid, `annotation ovsdn.io/service-proxy: "iptables" is not a service proxy`},
 		{"external", config.ServiceProxyExternal, config.ReasonAccepted, "; service proxy external"},
 		{"ovs", config.ServiceProxyOVS, config.ReasonAccepted, "; service proxy ovs"},
+		{"", config.ServiceProxyOVS, config.ReasonInvalid, "annotation ovsdn.io/service-proxy is missing; write ovs, or external to change to kube-proxy"},
+		{"external", config.ServiceProxyExternal, config.ReasonAccepted, "; service proxy external"},
 		{"", config.ServiceProxyUnset, config.ReasonAccepted, "; service proxy external (no annotation ovsdn.io/service-proxy)"},
 	} {
 		s.set(t, o, step.value)
