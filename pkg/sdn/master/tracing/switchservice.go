@@ -97,9 +97,9 @@ func (s *serviceRun) addresses() (open []string, isLimited bool) {
 	return open, false
 }
 
-// closed returns the answer for a service all of whose external addresses are closed to the source, nil for others.
+// closed returns the answer for a service of the switch all of whose external addresses are closed to the source, nil for others.
 func (s *serviceRun) closed() *diagnostics.TraceStatus {
-	if !s.isOutside() {
+	if !s.isOutside() || !s.isBySwitch() {
 		return nil
 	}
 	if open, isLimited := s.addresses(); len(open) > 0 || !isLimited {
