@@ -49,6 +49,7 @@ func TestNameSetting_otherErrors(t *testing.T) {
 		"timeout of a connection": {&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, true, true},
 		"no route":                {&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}, true, false},
 		"connection ends":         {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false, false},
+		"packets are dropped":     {context.DeadlineExceeded, true, true},
 		"end of the program":      {context.Canceled, false, false},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://172.30.0.1/api", http.NoBody)
