@@ -35,7 +35,7 @@ images: build ## write the container images to bin/images as OCI archives, with 
 	$(GO) run -ldflags "$(LDFLAGS)" ./images/build archives
 
 .PHONY: demo
-demo: bootstrap build ## start a cluster of two nodes on this machine, with two pods that ping each other
+demo: bootstrap build ## start a cluster of two nodes on this machine, with two pods and a service
 	@scripts/demo.sh
 
 .PHONY: reload

@@ -56,7 +56,7 @@ func explainAPIError(err error) error {
 		return fmt.Errorf("the API server has no group %s: %w; apply deploy/base of this version", diagnostics.Group, err)
 	case s.Code == http.StatusServiceUnavailable && (s.Details == nil || s.Details.Group != diagnostics.Group):
 		return fmt.Errorf("no controller answers for the API group %s: %w; see `kubectl get apiservice %s.%s`, check that ovsdn-controller runs and that "+
-			"kube-apiserver reaches it, with --enable-aggregator-routing if it runs no kube-proxy (docs/diagnostics.md)", diagnostics.Group, err, diagnostics.Version, diagnostics.Group)
+			"kube-apiserver reaches it, with --enable-aggregator-routing if its machine has neither kube-proxy nor ovsdn-node with --service-proxy=ovs (docs/diagnostics.md)", diagnostics.Group, err, diagnostics.Version, diagnostics.Group)
 	}
 	return err
 }

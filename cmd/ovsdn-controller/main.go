@@ -102,7 +102,7 @@ func command() *cobra.Command {
 	f.Uint16Var(&cfg.VXLANPort, "vxlan-port", cfg.VXLANPort, "UDP port of VXLAN")
 	f.Uint32Var(&cfg.MTU, "mtu", cfg.MTU, "MTU of pods in `bytes` (default: on each node, that of its own interface less 50)")
 	f.StringVar(&cfg.ServiceProxy, "service-proxy", cfg.ServiceProxy,
-		"implementation of services in a new cluster: ovs (flows of br0) or external (kube-proxy); an existing ClusterNetwork takes precedence, without annotation as external")
+		"implementation of services in a new cluster: ovs (flows of br0) or external (kube-proxy); an existing ClusterNetwork has that of its annotation ovsdn.io/service-proxy, or external")
 	f.DurationVar(&cfg.HostSubnetRetention, "hostsubnet-retention", cfg.HostSubnetRetention,
 		"`time` for which the HostSubnet of a deleted Node is retained, so that a Node of the same name and InternalIP gets it back; 0: delete the HostSubnet at once")
 	f.StringSliceVar(&cfg.GlobalNamespaces, "global-namespaces", cfg.GlobalNamespaces, "new `namespaces` with these names get VNID 0, which reaches all pods and is reached by all")

@@ -76,8 +76,8 @@ const (
 	// its socket of TCP or UDP: when the node port was added, or each five minutes. One for each node port, until a check does not find the socket.
 	NodePortConflict = "NodePortConflict"
 
-	// Warning on Node: with --service-proxy=ovs, rules of kube-proxy are on the node, which translate for hosts outside and the node's programs before the agent's. The
-	// agent looks for them at its start and each minute; one Event until they are deleted.
+	// Warning on Node: with --service-proxy=ovs, the node has rules of kube-proxy, which apply before the agent's to connections from outside the cluster and from programs
+	// of the node. The agent looks for them at its start and each minute; one Event until they are deleted.
 	KubeProxyRules = "KubeProxyRules"
 
 	// Warning on Node: with --service-proxy=ovs, the agent reaches the API server by an address of the service network: without kube-proxy it does not reach it after a

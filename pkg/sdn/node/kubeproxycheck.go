@@ -46,9 +46,10 @@ func (c *kubeProxyCheck) check(ctx context.Context) {
 		c.last.Set(nil)
 		return
 	}
-	err = fmt.Errorf("kube-proxy has rules on this node (%s) while br0 balances services: they select the endpoints of hosts outside and of the node's programs, "+
-		"and no program updates them if kube-proxy does not run; delete kube-proxy from the node, and run kube-proxy --cleanup there or restart the node. "+
-		"Or use it for all services: annotate ClusterNetwork default with ovsdn.io/service-proxy=external", place)
+	err = fmt.Errorf("kube-proxy has rules on this node (%s) while br0 balances services: connections from outside the cluster and from programs of the node "+
+		"go to the endpoints in these rules, which are outdated if kube-proxy no longer runs; set kube-apiserver in network.env, delete kube-proxy, "+
+		"and run kube-proxy --cleanup on the node or restart it (docs/upgrade.md). Or let kube-proxy balance all services: annotate ClusterNetwork default with "+
+		"ovsdn.io/service-proxy=external, and set service-proxy=external in network.env", place)
 	if c.last.Set(err) {
 		log.Error(err, "Found rules of kube-proxy")
 		c.warn(eventreason.KubeProxyRules, err)

@@ -60,8 +60,8 @@ func (c Config) sameSetUp(a, b *config.Network) bool {
 func apiServerByService(addrs []netip.AddrPort, services netip.Prefix) error {
 	for _, a := range addrs {
 		if services.Contains(a.Addr()) {
-			return fmt.Errorf("the agent reaches the API server at %s, an address of the service network: after a restart of the node without kube-proxy no program "+
-				"translates it; set kube-apiserver in network.env (--kube-apiserver) to the URL of the API server itself", a)
+			return fmt.Errorf("the agent reaches the API server at %s, an address of the service network: without kube-proxy it does not answer after a restart of the "+
+				"node; set kube-apiserver in network.env (--kube-apiserver) to the URL of the API server itself, and apply again", a)
 		}
 	}
 	return nil

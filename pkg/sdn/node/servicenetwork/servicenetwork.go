@@ -70,8 +70,9 @@ func compare(addresses []netip.Addr, network netip.Prefix) error {
 	if len(addresses) == 0 || slices.ContainsFunc(addresses, network.Contains) {
 		return nil
 	}
-	return fmt.Errorf("service %s/%s has address %s, but the service network is %s: this node does not evaluate policies and VNIDs correctly for packets to services; "+
-		"set serviceNetwork of ClusterNetwork %s to kube-apiserver's --service-cluster-ip-range; it can change while no HostSubnet exists (docs/clusternetwork.md)",
+	return fmt.Errorf("service %s/%s has address %s, but the service network is %s: with --service-proxy=ovs services do not work on this node, else policies and VNIDs "+
+		"are not evaluated correctly for packets to services; set serviceNetwork of ClusterNetwork %s to kube-apiserver's --service-cluster-ip-range; "+
+		"it can change while no HostSubnet exists (docs/clusternetwork.md)",
 		metav1.NamespaceDefault, apiService, addresses[0], network, networkv1.ClusterNetworkDefault)
 }
 
