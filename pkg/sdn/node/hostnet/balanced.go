@@ -69,10 +69,10 @@ func (c FirewallConfig) dropPods() []Rule {
 // rejects is the target that kube-proxy has for services without endpoints.
 func rejects() []string { return []string{"REJECT", "--reject-with", "icmp-port-unreachable"} }
 
-// rejectBalanced rejects packets of pods and of the node to services without endpoints. On a kernel or an iptables without REJECT, the target is DROP:
-// clients wait for their timeout.
-func (c FirewallConfig) rejectBalanced(target []string) []Rule {
-	if !c.BalancesServices {
+// rejectServices rejects packets of pods and of the node to services without endpoints, for which kube-proxy and the switch have translated nothing. The rules of
+// kube-proxy that reject them can come later than this chain. On a kernel or an iptables without REJECT, the target is DROP: clients wait for their timeout.
+func (c FirewallConfig) rejectServices(target []string) []Rule {
+	if !c.ServiceNetwork.IsValid() || !c.ServiceNetwork.Addr().Is4() {
 		return nil
 	}
 	return []Rule{rule([]string{"-d", c.ServiceNetwork.String(), "-i", Tun0Name}, "to a service without endpoints", target...)}

@@ -109,8 +109,8 @@ func Rules(c FirewallConfig) Ruleset {
 		{
 			Table: tableFilter, Name: chainPrefix + "FORWARD", BuiltIn: "FORWARD",
 			Comment:   "ovsdn: from and to pods",
-			Rules:     slices.Concat(c.rejectBalanced(rejects()), c.forwardOutside(), forwardRules(c, networks), c.forwardBalanced()),
-			Fallbacks: [][]Rule{slices.Concat(c.rejectBalanced([]string{"DROP"}), c.forwardOutside(), forwardRules(c, networks), c.forwardBalanced())},
+			Rules:     slices.Concat(c.rejectServices(rejects()), c.forwardOutside(), forwardRules(c, networks), c.forwardBalanced()),
+			Fallbacks: [][]Rule{slices.Concat(c.rejectServices([]string{"DROP"}), c.forwardOutside(), forwardRules(c, networks), c.forwardBalanced())},
 		},
 		{
 			Table: tableMangle, Name: chainPrefix + "ROUTED", BuiltIn: "PREROUTING",
@@ -186,9 +186,8 @@ func hairpinRules(c FirewallConfig, networks []string) []Rule {
 	return rules
 }
 
-// forwardRules accept packets of pods. A packet that still has a service address after kube-proxy's rules is for a service that does not exist: the
-// host would send an ARP request for each such address, and a pod that tries all of them would fill the host's neighbour table. With BalancesServices only
-// packets of other hosts match: they are not translated.
+// forwardRules accept packets of pods. The host would send an ARP request for each address of a service that is not translated, and fill its neighbour table.
+// Those of pods do not come here (rejectServices).
 func forwardRules(c FirewallConfig, networks []string) []Rule {
 	var rules []Rule
 	if c.ServiceNetwork.IsValid() && c.ServiceNetwork.Addr().Is4() {
