@@ -25,7 +25,7 @@ type line struct {
 }
 
 // answer lists the endpoints that answer, such as "b c". "b|c" is one of them, always the same. Two answers with " / " between them are that of kube-proxy, and that of
-// the switch. "c dropped" is of a client that is endpoint b: kube-proxy selects it, too (docs/decisions/0013-hairpins.md).
+// the switch.
 type answer string
 
 func (l line) answers() []answer { return []answer{l.a, l.b, l.d, l.node, l.outside} }
@@ -80,28 +80,28 @@ func addressBehaviours() []behaviour {
 	return []behaviour{
 		{"cluster IP", all, nil, []line{
 			{clusterIP, "b c", "b c", "b c", "b c", none},
-			{otherPort, "rejected / dropped", "rejected / dropped", "rejected / dropped", "rejected / dropped", none},
+			{otherPort, dropped, dropped, dropped, "rejected / dropped", none},
 		}},
 		{"node port", nodePort, both, []line{
-			{nodePort1, "b c", "c dropped / b c", "b c", "b c", "b c"},
+			{nodePort1, "b c", "b c", "b c", "b c", "b c"},
 			{nodePort2, "b c", "b c", "b c", "b c", "b c"},
 		}},
-		{"`externalIPs`", withExternalIP, both, []line{{externalIP, "b c", "c dropped / b c", "b c", "b c", "b c"}}},
-		{"load balancer, `ipMode: VIP`", balancer(), both, []line{{balancerIP, "b c", "c dropped / b c", "b c", "b c", "b c"}}},
+		{"`externalIPs`", withExternalIP, both, []line{{externalIP, "b c", "b c", "b c", "b c", "b c"}}},
+		{"load balancer, `ipMode: VIP`", balancer(), both, []line{{balancerIP, "b c", "b c", "b c", "b c", "b c"}}},
 		{"load balancer, `ipMode: Proxy`", balancerProxy, both, []line{{aloneBalancer, "outside", "outside", "outside", "outside", none}}},
 		{"`loadBalancerSourceRanges`: the host outside", balancer(fabricOutside().String() + "/32"), both, []line{
 			{balancerIP, dropped, dropped, dropped, dropped, "b c"},
-			{nodePort1, "b c", "c dropped / b c", "b c", "b c", "b c"},
+			{nodePort1, "b c", "b c", "b c", "b c", "b c"},
 		}},
-		{"`loadBalancerSourceRanges`: pods", balancer("10.128.0.0/14"), both, []line{{balancerIP, "b c", "c dropped / b c", "b c", dropped, dropped}}},
+		{"`loadBalancerSourceRanges`: pods", balancer("10.128.0.0/14"), both, []line{{balancerIP, "b c", "b c", "b c", dropped, dropped}}},
 		{"`sessionAffinity: ClientIP`", combine(affinity, nodePort), both, []line{
 			{clusterIP, "b|c", "b|c", "b|c", "b|c", none},
-			{nodePort1, "b|c", "c|dropped / b|c", "b|c", "b|c", "b|c"},
+			{nodePort1, "b|c", "b|c", "b|c", "b|c", "b|c"},
 		}},
 		{"hairpin: the only endpoint as the client", combine(nodePort, withExternalIP), ready("b"), []line{
 			{clusterIP, "b", "b", "b", "b", none},
-			{externalIP, "b", "dropped / b", "b", "b", "b"},
-			{nodePort1, "b", "dropped / b", "b", "b", "b"},
+			{externalIP, "b", "b", "b", "b", "b"},
+			{nodePort1, "b", "b", "b", "b", "b"},
 		}},
 	}
 }
@@ -110,8 +110,8 @@ func policyBehaviours() []behaviour {
 	return []behaviour{
 		{"`internalTrafficPolicy: Local`, endpoint on node1", internalLocal, ready("b"), []line{{clusterIP, "b", "b", dropped, "b", none}}},
 		{"`externalTrafficPolicy: Local`, endpoint on node1", combine(nodePort, withExternalIP, externalLocal), ready("b"), []line{
-			{externalIP, "b", "dropped / b", "b", "b", "b"},
-			{nodePort1, "b", "dropped / b", "b", "b", "b"},
+			{externalIP, "b", "b", "b", "b", "b"},
+			{nodePort1, "b", "b", "b", "b", "b"},
 			{nodePort2, dropped, dropped, "b", dropped, dropped},
 		}},
 		{"`externalTrafficPolicy: Local`, endpoint on node2", combine(nodePort, withExternalIP, externalLocal), ready("c"), []line{
@@ -120,8 +120,8 @@ func policyBehaviours() []behaviour {
 		}},
 		{"`externalTrafficPolicy: Local`, endpoints on both", combine(nodePort, withExternalIP, externalLocal), ready("b", "c"), []line{
 			{clusterIP, "b c", "b c", "b c", "b c", none},
-			{externalIP, "b c", "c dropped / b c", "b c", "b c / b", "b"},
-			{nodePort1, "b c", "c dropped / b c", "b", "b c / b", "b"},
+			{externalIP, "b c", "b c", "b c", "b c", "b"},
+			{nodePort1, "b c", "b c", "b", "b c", "b"},
 		}},
 		{"`healthCheckNodePort`, endpoint on node1", combine(balancer(), externalLocal), ready("b"), []line{
 			{healthOfNode1, status200, status200, status200, status200, status200},
@@ -129,11 +129,11 @@ func policyBehaviours() []behaviour {
 		}},
 		{"`trafficDistribution: PreferSameNode`", combine(selected("pair", "yes"), preferSameNode, withExternalIP), nil, []line{
 			{clusterIP, "b", "b", "c", "b", none},
-			{externalIP, "b", "dropped / b", "c", "b", "b"},
+			{externalIP, "b", "b", "c", "b", "b"},
 		}},
 		{"hints `forZones`, a zone for each node", withExternalIP, []endpointState{inZone("b", "node1"), inZone("c", "node2")}, []line{
 			{clusterIP, "b", "b", "c", "b", none},
-			{externalIP, "b", "dropped / b", "c", "b", "b"},
+			{externalIP, "b", "b", "c", "b", "b"},
 		}},
 	}
 }
@@ -157,7 +157,7 @@ func endpointBehaviours() []behaviour {
 		}},
 		{
 			"`externalTrafficPolicy: Local`, b terminating and serving, c ready", combine(withExternalIP, externalLocal),
-			[]endpointState{draining("b"), {name: "c", ready: true, serving: true}}, []line{{externalIP, "c", "c", "c", "c / b", "b"}},
+			[]endpointState{draining("b"), {name: "c", ready: true, serving: true}}, []line{{externalIP, "c", "c", "c", "c", "b"}},
 		},
 		{"terminating endpoints only", withExternalIP, []endpointState{{name: "b", terminating: true}, {name: "c", terminating: true}}, []line{
 			{clusterIP, rejected, rejected, rejected, rejected, none},
@@ -181,7 +181,9 @@ func ignoredBehaviours() []behaviour {
 	return []behaviour{
 		{"headless", combine(headless, onAlone), both, []line{{endpointItself, "b", "b", "b", "b", none}, alone}},
 		{"`ExternalName`", combine(externalName, onAlone), nil, []line{alone}},
-		{"label `" + endpoints.ProxyNameLabel + "`", combine(otherProxy, onAlone), both, []line{{clusterIP, dropped, dropped, dropped, dropped, none}, alone}},
+		{"label `" + endpoints.ProxyNameLabel + "`", combine(otherProxy, onAlone), both, []line{
+			{clusterIP, "dropped|rejected / dropped", "dropped|rejected / dropped", "dropped|rejected / dropped", dropped, none}, alone,
+		}},
 	}
 }
 
@@ -208,7 +210,7 @@ func sourceRules() []sourceRule {
 		{ovs, host, addresses, [...]source{seenClient, seenTun0, "169.254.0.12", seenNode}},
 
 		{kubeProxy, pod, addresses, [...]source{seenClient, seenClient, seenClient, seenNode}},
-		{kubeProxy, itself, []addressKind{internalKind}, [...]source{seenTun0, "", "", ""}},
+		{kubeProxy, itself, addresses, [...]source{seenTun0, "", "", ""}},
 		{kubeProxy, program, addresses, [...]source{seenTun0, seenTun0, seenNode, seenNode}},
 		{kubeProxy, host, []addressKind{externalKind}, [...]source{seenTun0, seenTun0, seenClient, seenNode}},
 		{kubeProxy, host, []addressKind{externalLocalKind}, [...]source{seenClient, "", seenClient, ""}},
