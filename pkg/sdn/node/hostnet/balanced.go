@@ -75,7 +75,11 @@ func (c FirewallConfig) rejectServices(target []string) []Rule {
 	if !c.ServiceNetwork.IsValid() || !c.ServiceNetwork.Addr().Is4() {
 		return nil
 	}
-	return []Rule{rule([]string{"-d", c.ServiceNetwork.String(), "-i", Tun0Name}, "to a service without endpoints", target...)}
+	match := []string{"-d", c.ServiceNetwork.String(), "-i", Tun0Name}
+	if !c.BalancesServices {
+		match = append(match, "-o", Tun0Name) // another service proxy may route them elsewhere
+	}
+	return []Rule{rule(match, "to a service without endpoints", target...)}
 }
 
 // forwardBalanced accepts connections of the node itself, and of hosts outside, through a service to another host. No host opens connections to the two sources.
