@@ -19,7 +19,7 @@ const nodePackages = "pkg/sdn/node/"
 func others() []string {
 	return []string{
 		"agentmetrics", "apihealth", "br0", "caches", "cniargs", "cnifiles", "cnihandler", "diagnosticsserver", "dnsresolver", "flowstore", "hostconntrack", "hostnet",
-		"inputs", "installation", "ipam", "keyedlock", "linkmtu", "listeners", "neighbour", "netlinks", "nodestatus", "podcapture", "podinterface", "podprobe", "restorewait",
+		"inputs", "installation", "ipam", "keyedlock", "linkmtu", "listeners", "neighbour", "netlinks", "nftables", "nodestatus", "podcapture", "podinterface", "podprobe", "restorewait",
 		"sandbox", "servicenat", "servingcertificate", "sysctl", "veth", "zonelimits",
 	}
 }

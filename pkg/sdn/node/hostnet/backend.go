@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nftables"
 )
 
 // legacyProgram is iptables with the legacy backend where both are installed, as in the agent's image. "iptables" has the nf_tables backend there.
@@ -38,7 +38,7 @@ func findIPTables() (found backends, err error) {
 		return backends{used: programs[0]}, nil
 	}
 	newer, legacy := programs[0], programs[1]
-	if supported, err := hasNFTables(); err != nil {
+	if supported, err := nftables.Supported(); err != nil {
 		return found, err
 	} else if !supported {
 		return backends{used: legacy, legacy: true}, nil
@@ -86,26 +86,6 @@ func findPrograms() ([]*iptables.IPTables, error) {
 
 func isKubeChain(chain string) bool { return strings.HasPrefix(chain, kubeChainPrefix) }
 
-// hasNFTables reports whether the kernel supports nf_tables. The kernel loads the module if needed.
-func hasNFTables() (bool, error) {
-	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST)
-	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
-	return supportsNFTables(err)
-}
-
-// supportsNFTables evaluates the error of the request: without nf_tables nfnetlink returns EINVAL, and without nfnetlink the socket
-// returns EPROTONOSUPPORT.
-func supportsNFTables(err error) (bool, error) {
-	switch {
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPROTONOSUPPORT):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("query nf_tables: %w", err)
-	}
-	return true, nil
-}
-
 // legacyTables returns the existing tables of the legacy backend, none if the kernel does not support it.
 func legacyTables() ([]string, error) {
 	names, err := os.ReadFile(legacyTablesFile)
@@ -128,7 +108,7 @@ func AllFirewalls(c FirewallConfig) ([]*Firewall, error) {
 	if len(programs) > 1 {
 		newer, legacy := programs[0], programs[1]
 		programs = nil
-		supported, err := hasNFTables()
+		supported, err := nftables.Supported()
 		if err != nil {
 			return nil, err
 		}

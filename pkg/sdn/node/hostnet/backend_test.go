@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nftables"
 )
 
 const legacy = backend("iptables-legacy")
@@ -129,14 +131,14 @@ func TestAllFirewalls(t *testing.T) {
 // A backend that fails is not treated as one without rules.
 func TestAllFirewalls_backendFails(t *testing.T) {
 	aloneInNetNS(t)
-	if supported, err := hasNFTables(); err != nil || !supported {
+	if supported, err := nftables.Supported(); err != nil || !supported {
 		t.Fatalf("got nf_tables %v, error %v, want true", supported, err)
 	}
 	for _, test := range []struct {
 		answer error
 		fails  bool
 	}{{unix.EINVAL, false}, {unix.EPROTONOSUPPORT, false}, {unix.EPERM, true}, {unix.ENOBUFS, true}} {
-		if supported, err := supportsNFTables(test.answer); supported || (err != nil) != test.fails {
+		if supported, err := nftables.IsSupported(test.answer); supported || (err != nil) != test.fails {
 			t.Errorf("%v: got %v, error %v, want false and error %v", test.answer, supported, err, test.fails)
 		}
 	}

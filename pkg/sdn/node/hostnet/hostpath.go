@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nftables"
 )
 
 // maxOthers is the largest number of other programs' rules in a HostPath.
@@ -273,7 +274,7 @@ func nftTables() (names []string, err error) {
 	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP)
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
 	messages, err := request.Execute(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE)
-	if supported, err := supportsNFTables(err); err != nil || !supported {
+	if supported, err := nftables.IsSupported(err); err != nil || !supported {
 		return nil, err
 	}
 	for _, m := range messages {

@@ -327,17 +327,6 @@ func TestRules_changes(t *testing.T) {
 	}
 }
 
-// The generation increases with each change of any program.
-func TestRulesetGeneration(t *testing.T) {
-	newHost(t)
-	before, err := rulesetGeneration()
-	must(t, err)
-	sh(t, "nft add table ip another")
-	if after, err := rulesetGeneration(); err != nil || after != before+1 {
-		t.Errorf("got generation %d (%v) after %d, want the next one", after, err, before)
-	}
-}
-
 // A check finds a flushed chain.
 func TestRules_missing(t *testing.T) {
 	h := newHost(t)

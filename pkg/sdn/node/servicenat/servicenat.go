@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostconntrack"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nftables"
 )
 
 // Options are the node's settings.
@@ -60,7 +61,7 @@ type declaration struct {
 // New returns a Translator that writes nothing before Run. Call Set for all services before Run, which replaces the rules of a previous agent.
 func New(o Options) *Translator {
 	return &Translator{
-		options: o, changed: make(chan struct{}, 1), open: newNFT, generation: rulesetGeneration, now: time.Now,
+		options: o, changed: make(chan struct{}, 1), open: newNFT, generation: nftables.Generation, now: time.Now,
 		localAddrs: nodeAddrs, flush: hostconntrack.Flush,
 		services: map[string][]key{}, declarations: map[key][]declaration{}, dirty: map[key]struct{}{},
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nftables"
 )
 
 const tableName = "ovsdn-services"
@@ -214,7 +215,7 @@ func notRun(ctx context.Context, err error) bool {
 
 // Remove deletes the rules of all services, as for an uninstallation. It runs nft only if they may exist: most starts of an agent find none.
 func Remove(ctx context.Context) error {
-	if exists, err := tableExists(); err == nil && !exists {
+	if exists, err := nftables.HasTable(tableName); err == nil && !exists {
 		return nil
 	}
 	nft, err := newNFT()

@@ -1,0 +1,63 @@
+package nftables
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// inNetNS moves the test into a new network namespace, whose ruleset is empty.
+func inNetNS(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func nft(t *testing.T, command string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "nft", command).CombinedOutput(); err != nil {
+		t.Fatalf("nft %s: %v: %s", command, err, out)
+	}
+}
+
+func TestHas(t *testing.T) {
+	inNetNS(t)
+	for _, step := range []struct {
+		change       string
+		table, chain bool
+	}{
+		{"add table ip6 filter", false, false},
+		{"add table ip filter", true, false},
+		{"add chain ip filter ours", true, true},
+		{"delete table ip filter", false, false},
+	} {
+		nft(t, step.change)
+		if got, err := HasTable("filter"); err != nil || got != step.table {
+			t.Errorf("%s: got table %t, %v, want %t", step.change, got, err, step.table)
+		}
+		if got, err := HasChain("filter", "ours"); err != nil || got != step.chain {
+			t.Errorf("%s: got chain %t, %v, want %t", step.change, got, err, step.chain)
+		}
+	}
+}
+
+// The generation increases with each change of any program.
+func TestGeneration(t *testing.T) {
+	inNetNS(t)
+	before, err := Generation()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nft(t, "add table ip another")
+	if after, err := Generation(); err != nil || after != before+1 {
+		t.Errorf("got generation %d (%v) after %d, want the next one", after, err, before)
+	}
+}
