@@ -17,6 +17,8 @@ import (
 func hostFlags(f *pflag.FlagSet, cfg *node.Config) {
 	f.StringVar(&cfg.CNISocket, "cni-socket", cfg.CNISocket, "unix socket that the CNI plugin calls")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", cfg.CNIConfDir, "the container runtime's directory of CNI configurations")
+	f.StringVar((*string)(&cfg.Firewall), "firewall", string(cfg.Firewall),
+		"what has the rules of the host: auto (iptables if it is installed, as in the agent's image, else nftables), iptables or nftables")
 	f.StringVar(&cfg.IPAMDir, "ipam-dir", cfg.IPAMDir, "directory of the leases of addresses, in host-local's format")
 	f.StringVar(&cfg.SysctlDir, "sysctl-dir", "", "directory of the host's sysctls, writable; empty: /proc/sys, which is read-only in a container")
 }
@@ -34,7 +36,7 @@ func uninstallCommand() *cobra.Command {
 			"Agents do the same when their namespace is deleted. The command can be repeated.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.ValidatePaths(); err != nil { // other settings, such as the node's name, are not used
+			if err := cfg.ValidateHost(); err != nil { // other settings, such as the node's name, are not used
 				return usageError{err}
 			}
 			if unless != "" {

@@ -100,7 +100,7 @@ func (p *product) protect(t *testing.T, node *datapath.Node) {
 	t.Helper()
 	inSubnet := p.hostPorts != nil && p.mode == config.ModeSubnet // other tests call it for several modes, without subnet
 	err := node.NS.Do(func(ns.NetNS) error {
-		f, err := hostnet.NewFirewall(hostnet.FirewallConfig{
+		f, err := hostnet.NewFirewall(t.Context(), hostnet.FirewallConfig{
 			ClusterNetworks:  []netip.Prefix{netip.MustParsePrefix(datapath.ClusterNetwork)},
 			Subnets:          []netip.Prefix{node.Subnet},
 			IPMasq:           true,

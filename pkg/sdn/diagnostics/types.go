@@ -88,7 +88,7 @@ type PeerProblem struct {
 	Problem string `json:"problem"`
 }
 
-// HostFirewall is in the place of a table for the agent's rules in iptables of the host.
+// HostFirewall is in the place of a table for the agent's rules in iptables or nftables of the host.
 const HostFirewall = "host"
 
 // EgressIPNotPlaced is an egress IP that the host can't forward, and the cause.

@@ -47,8 +47,12 @@ const (
 	// all changes since the last one. Not for a change of the fail mode, or while Open vSwitch is unavailable.
 	FlowsRestored = "FlowsRestored"
 
-	// Warning on Node: another program changed the agent's chains in iptables, or deleted jumps to them, while the agent ran, and the agent restored them. At most one in
-	// ten minutes, about all changes since the last one. Changes of the ipsets OVSDN-VTEPS and OVSDN-EGRESS-IPS are not reported.
+	// Warning on Node: the agent's rules are in nftables, and chains of other tables drop packets by default, which an accept of the agent does not override. One for each
+	// cause.
+	FirewallAcceptsOverridden = "FirewallAcceptsOverridden"
+
+	// Warning on Node: another program changed the agent's chains in iptables or nftables, or deleted jumps to them, while the agent ran, and the agent restored them. At most one in
+	// ten minutes, about all changes since the last one. Changes of the sets OVSDN-VTEPS and OVSDN-EGRESS-IPS are not reported.
 	FirewallRestored = "FirewallRestored"
 
 	// Warning on Node: sockets of Open vSwitch were deleted while it runs; existing connections continue.

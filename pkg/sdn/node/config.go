@@ -60,6 +60,8 @@ type Config struct {
 
 	IPMasq bool // whether packets of this node's pods to hosts outside are masqueraded
 
+	Firewall hostnet.FirewallProgram // what has the rules of the host
+
 	HostAccess hostnet.HostAccess // which of this node's ports pods can connect to
 
 	HostNetworkNamespaces []string // namespaces that represent the host networks of all nodes in NetworkPolicies, where they exist
@@ -87,6 +89,8 @@ func Defaults() Config {
 		PeerProbeRate: pinger.MaxRate,
 
 		IPMasq: true,
+
+		Firewall: hostnet.FirewallAuto,
 
 		HostAccess: hostnet.HostAccessAll,
 
@@ -141,7 +145,7 @@ func (c Config) Validate() error {
 			invalid("--host-network-namespaces: %q is not the name of a namespace: %s", name, msgs[0])
 		}
 	}
-	errs = append(errs, c.validateMTU(), c.ValidatePaths(), c.Metrics.Validate(), c.FlowExport.validate())
+	errs = append(errs, c.validateMTU(), c.ValidateHost(), c.Metrics.Validate(), c.FlowExport.validate())
 	if c.HealthzAddr != "0" {
 		if _, err := net.ResolveTCPAddr("tcp", c.HealthzAddr); err != nil {
 			invalid("--healthz-bind-address: %q is not an address: write HOST:PORT, or 0 for none", c.HealthzAddr)
@@ -181,8 +185,8 @@ func (c Config) validateMTU() error {
 	return errors.Join(errs...)
 }
 
-// ValidatePaths returns the errors of the paths. Uninstall depends on no other fields.
-func (c Config) ValidatePaths() error {
+// ValidateHost returns the errors of the paths and of the firewall. Uninstall depends on no other fields.
+func (c Config) ValidateHost() error {
 	var errs []error
 	for flag, path := range map[string]string{"--cni-socket": c.CNISocket, "--cni-conf-dir": c.CNIConfDir, "--ipam-dir": c.IPAMDir} {
 		if path == "" || path[0] != '/' {
@@ -193,6 +197,9 @@ func (c Config) ValidatePaths() error {
 		if path != "" && path[0] != '/' {
 			errs = append(errs, fmt.Errorf("%s=%q: must be an absolute path, or empty", flag, path))
 		}
+	}
+	if !c.Firewall.IsValid() {
+		errs = append(errs, fmt.Errorf("--firewall=%q: must be auto, iptables or nftables", c.Firewall))
 	}
 	return errors.Join(errs...)
 }

@@ -18,7 +18,8 @@ import (
 func (n *nodeNetwork) newEgressIPs() (err error) {
 	a, objects := n.agent, n.caches.Network.Network().V1()
 	n.egressAddrs = egressaddress.New(egressaddress.Options{
-		Uplink: n.underlay.Name, Reserved: append(slices.Clone(n.node.ClusterNetworks), n.node.ServiceNetwork), RouteMTU: n.mtu.Routes, SetUplink: n.tun0.SetEgressUplink,
+		Uplink: n.underlay.Name, Reserved: append(slices.Clone(n.node.ClusterNetworks), n.node.ServiceNetwork), RouteMTU: n.mtu.Routes,
+		Set: n.firewall.EgressIPs(), SetUplink: n.tun0.SetEgressUplink,
 		Report: func(ip netip.Addr, err error) { n.egressIPs.ReportPlacement(ip, err) },
 	})
 	n.runs = append(n.runs, n.egressAddrs.Run)

@@ -87,7 +87,7 @@ func (f *foreignChanges) warnFirewall(ctx context.Context) error {
 	if len(chains) == 0 {
 		return nil
 	}
-	f.warn(eventreason.FirewallRestored, fmt.Sprintf("another program changed the agent's iptables chains, or deleted jumps to them: %s; the agent restored them. "+
+	f.warn(eventreason.FirewallRestored, fmt.Sprintf("another program changed the agent's chains of the host's firewall, or deleted jumps to them: %s; the agent restored them. "+
 		"Find the program that changes the firewall; lines \"Restored the host's network settings\" in the agent's log have the rules that it wrote and deleted", strings.Join(chains, ", ")))
 	return nil
 }

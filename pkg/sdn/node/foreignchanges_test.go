@@ -39,7 +39,7 @@ func TestForeignChanges(t *testing.T) {
 			return "FlowsRestored another program changed flows, groups or meters of br0, and the agent repaired them: in total " + changes + " since the last such Event. " +
 				"Find the program that writes to br0; lines \"Repaired flows\" in the agent's log have examples of altered and added ones"
 		}
-		firewall := "FirewallRestored another program changed the agent's iptables chains, or deleted jumps to them: filter/OVSDN-INPUT, nat/OVSDN-MASQUERADE; the agent restored them. " +
+		firewall := "FirewallRestored another program changed the agent's chains of the host's firewall, or deleted jumps to them: filter/OVSDN-INPUT, nat/OVSDN-MASQUERADE; the agent restored them. " +
 			"Find the program that changes the firewall; lines \"Restored the host's network settings\" in the agent's log have the rules that it wrote and deleted"
 		want := map[string]int{flows("300 missing, 200 altered and 100 added"): 1, firewall: 1, flows("1 missing, 0 altered and 0 added"): 1}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -15,7 +15,7 @@ type hostFeatures struct {
 	reported map[hostnet.Feature]string // the last cause in an Event
 }
 
-func newHostFeatures(firewall *hostnet.Firewall, r *nodestatus.Reporter) *hostFeatures {
+func newHostFeatures(firewall hostnet.Firewall, r *nodestatus.Reporter) *hostFeatures {
 	return &hostFeatures{skipped: firewall.Skipped, warn: r.Warn, reported: map[hostnet.Feature]string{}}
 }
 
@@ -48,6 +48,9 @@ func skippedFeature(s hostnet.Skipped) (reason, effect string, err error) {
 		return eventreason.MasqueradeExceptionsIgnored, "all packets of pods to hosts outside masqueraded", fmt.Errorf(
 			"packets of this node's pods to all hosts outside are masqueraded, despite --ip-masq=false or the annotation ovsdn.io/non-masquerade-cidrs, "+
 				"since the host's firewall can't recognize other nodes: %w; %s", s.Err, s.Remedy)
+	case hostnet.FeatureAccept:
+		return eventreason.FirewallAcceptsOverridden, "packets of pods possibly dropped by chains of other programs", fmt.Errorf(
+			"other programs may drop packets of pods or of the tunnel to this node: %w; %s", s.Err, s.Remedy)
 	case hostnet.FeatureEgressNotrack:
 		return "", "packets of egress IPs tracked by the host's conntrack", nil
 	default:

@@ -21,7 +21,7 @@ import (
 func TestHostFeatures_remedy(t *testing.T) {
 	for feature, want := range map[hostnet.Feature]string{
 		hostnet.FeatureNotrack: eventreason.TunnelTracked, hostnet.FeatureVTEPs: eventreason.TunnelUnrestricted, hostnet.FeaturePodLimit: eventreason.PodConnectionsUnlimited,
-		hostnet.FeatureNotMasqueraded: eventreason.MasqueradeExceptionsIgnored,
+		hostnet.FeatureNotMasqueraded: eventreason.MasqueradeExceptionsIgnored, hostnet.FeatureAccept: eventreason.FirewallAcceptsOverridden,
 	} {
 		reason, _, err := skippedFeature(hostnet.Skipped{Feature: feature, Err: errors.New("operation not permitted"), Remedy: "allow it"})
 		if message := err.Error(); reason != want || !strings.Contains(message, "operation not permitted; allow it") || strings.Contains(message, "load the modules") {

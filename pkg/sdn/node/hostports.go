@@ -37,7 +37,7 @@ func (n *nodeNetwork) newHostPorts(ctx context.Context) {
 	a := n.agent
 	var err error
 	n.hostPorts, err = hostports.New(hostports.Options{
-		Plugin:        a.portmap(func() bool { return n.firewall.Legacy() }),
+		Plugin:        a.portmap(func() bool { return n.firewall.Backend() == hostnet.BackendLegacy }),
 		Dir:           a.hostPortsDir(),
 		VXLANPort:     n.network.VXLANPort,
 		Attached:      n.attachedSandboxes,

@@ -50,14 +50,14 @@ func (n *nodeNetwork) setUpHost(ctx context.Context) error {
 	log.Info("Host interface in sync", "interface", hostnet.Tun0Name, "changed", changes)
 
 	n.newHostPorts(ctx)
-	n.firewall, err = hostnet.NewFirewall(n.firewallConfig())
+	n.firewall, err = hostnet.NewFirewall(ctx, n.firewallConfig())
 	if err != nil {
 		return err
 	}
 	if changes, err = n.firewall.Sync(ctx); err != nil {
 		return err
 	}
-	log.Info("Firewall rules in sync", "changed", changes)
+	log.Info("Firewall rules in sync", "backend", n.firewall.Backend(), "changed", changes)
 	return nil
 }
 
@@ -85,6 +85,7 @@ func (n *nodeNetwork) firewallConfig() hostnet.FirewallConfig {
 		HostPorts:          n.firewallHostPorts,
 		// Packets of other hosts have no VNID, and reach no pod of a tenant (docs/decisions/0004).
 		MasqueradeHostPorts: n.network.Mode == config.ModeMultitenant,
+		Program:             a.Firewall,
 		HostAccess:          a.HostAccess,
 		NodeNetworks:        n.network.ClusterNetworks,
 		Restored:            n.foreign.firewallRestored,

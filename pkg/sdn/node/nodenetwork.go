@@ -65,7 +65,7 @@ type nodeNetwork struct {
 	mtu      linkmtu.MTU
 	tun0     *hostnet.Tun0
 	bridge   *br0.Bridge
-	firewall *hostnet.Firewall
+	firewall hostnet.Firewall
 
 	store       *flowstore.Store
 	staticFlows *flowstore.Commit

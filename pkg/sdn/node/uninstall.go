@@ -177,11 +177,8 @@ func (u *uninstaller) removeHostPorts(ctx context.Context) error {
 }
 
 func (u *uninstaller) removeFirewall(ctx context.Context) error {
-	firewalls, err := hostnet.AllFirewalls(hostnet.FirewallConfig{})
-	if err != nil {
-		return err
-	}
-	var errs []error
+	firewalls, err := hostnet.AllFirewalls(ctx, hostnet.FirewallConfig{Program: u.Firewall})
+	errs := []error{err}
 	for _, f := range firewalls {
 		errs = append(errs, f.Remove(ctx))
 	}

@@ -57,7 +57,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		peerRTT:      gauge("ovsdn_worst_peer_rtt_seconds", "Average round-trip time of probes, of the 20 worst paths to other nodes.", "node", "path"),
 		dropped:      counter("ovsdn_dropped_packets_total", "Packets that static flows, and those of remote nodes and egress firewalls, dropped, by table and reason.", "table", "reason"),
 
-		hostDropped: counter("ovsdn_host_dropped_packets_total", "Packets that the agent's rules in iptables of the host dropped or rejected, by the comment of the rule.", "rule"),
+		hostDropped: counter("ovsdn_host_dropped_packets_total", "Packets that the agent's rules in iptables or nftables of the host dropped or rejected, by the comment of the rule.", "rule"),
 
 		denied:         counter("ovsdn_denied_packets_total", "Packets to pods (ingress) and from pods (egress) that policies denied, by direction.", "direction"),
 		deniedReported: counter("ovsdn_denied_packets_reported_total", "Denied packets that the switch sent to the agent for its log, by direction.", "direction"),
@@ -72,7 +72,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 		megaflows: gauge("ovsdn_datapath_megaflows", "Megaflows of the datapath."),
 		masks:     gauge("ovsdn_datapath_masks", "Masks of the megaflows. 0 for the userspace datapath, which does not report them."),
 
-		sampleFailures: counter("ovsdn_switch_sample_failures_total", "Failures to read statistics of the switch, or counters of the agent's rules in iptables. Until they can be read again, the metrics of that part are absent, and drops do not increase."),
+		sampleFailures: counter("ovsdn_switch_sample_failures_total", "Failures to read statistics of the switch, or counters of the agent's rules in iptables or nftables. Until they can be read again, the metrics of that part are absent, and drops do not increase."),
 
 		ctEntries:       gauge("ovsdn_conntrack_entries", "Entries of the conntrack table, which the host shares with the kernel datapath."),
 		ctLimit:         gauge("ovsdn_conntrack_entries_limit", "Maximum number of entries of the conntrack table."),

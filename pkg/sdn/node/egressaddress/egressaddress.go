@@ -54,6 +54,9 @@ type Options struct {
 	// RouteMTU is the MTU of the routes, as that of tun0's other routes, in bytes; 0: tun0's.
 	RouteMTU int
 
+	// Set is the set of the host's firewall (hostnet.Firewall); the zero value: that for iptables.
+	Set hostnet.EgressSet
+
 	// SetUplink sets the sysctls of an uplink, and returns the changes, for logging: (*hostnet.Tun0).SetEgressUplink.
 	SetUplink func(device string) (changes []string, err error)
 
@@ -212,10 +215,10 @@ func (a *Addresses) Healthy() error {
 	return a.err
 }
 
-// Remove removes the routes, neighbours and proxy neighbours of all egress IPs, for an uninstallation; hostnet.RemoveSets removes the set. It continues after errors
+// Remove removes the routes, neighbours and proxy neighbours of all egress IPs, for an uninstallation; the firewall removes the set. It continues after errors
 // and joins them.
 func Remove(ctx context.Context) error {
-	h, err := readHost(hostnet.Tun0Name)
+	h, err := readHost(ctx, hostnet.Tun0Name, hostnet.EgressSet{})
 	if err != nil {
 		return err
 	}
@@ -224,7 +227,7 @@ func Remove(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		errs = append(errs, h.remove(addr))
+		errs = append(errs, h.remove(ctx, addr, hostnet.EgressSet{}))
 	}
 	return errors.Join(errs...)
 }

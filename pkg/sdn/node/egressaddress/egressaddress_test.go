@@ -161,8 +161,8 @@ func TestAddresses_setRestored(t *testing.T) {
 	o.Interval = 50 * time.Millisecond
 	n.start(t, o, egressIP)
 	wantState(t, placed())
-	must(t, hostnet.EgressSet{}.Remove(netip.MustParseAddr(egressIP)))
-	must(t, hostnet.EgressSet{}.Add(netip.MustParseAddr("192.0.2.51")))
+	must(t, hostnet.EgressSet{}.Remove(t.Context(), netip.MustParseAddr(egressIP)))
+	must(t, hostnet.EgressSet{}.Add(t.Context(), netip.MustParseAddr("192.0.2.51")))
 	wantState(t, placed())
 }
 

@@ -2,6 +2,7 @@ package egressaddress
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -48,7 +49,7 @@ type ownRoute struct {
 }
 
 // readHost lists interfaces, addresses, and the entries of egress IPs.
-func readHost(tun0 string) (*host, error) {
+func readHost(ctx context.Context, tun0 string, set hostnet.EgressSet) (*host, error) {
 	h := &host{routes: map[netip.Addr]ownRoute{}, set: map[netip.Addr]bool{}, own: map[netip.Addr]string{}, routers: map[netip.Addr]bool{}, proxied: map[netip.Addr][]int{}}
 	if err := h.readDevices(tun0); err != nil {
 		return nil, err
@@ -65,7 +66,7 @@ func readHost(tun0 string) (*host, error) {
 			h.proxied[k.addr] = append(h.proxied[k.addr], k.index)
 		}
 	}
-	entries, err := hostnet.EgressSet{}.List()
+	entries, err := set.List(ctx)
 	if err != nil {
 		return nil, err
 	}

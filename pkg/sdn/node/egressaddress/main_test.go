@@ -82,7 +82,7 @@ func (n *node) syncTun0(t *testing.T) {
 func (n *node) syncFirewall(t *testing.T) {
 	t.Helper()
 	sh(t, "iptables -P FORWARD DROP; iptables -t nat -A POSTROUTING -o eth0 -j MASQUERADE")
-	f, err := hostnet.NewFirewall(hostnet.FirewallConfig{
+	f, err := hostnet.NewFirewall(t.Context(), hostnet.FirewallConfig{
 		ClusterNetworks: clusterNetworks(), Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}, VXLANPort: 4789, IPMasq: true,
 	})
 	must(t, err)
@@ -152,7 +152,7 @@ type hostState struct{ Routes, Proxies, Neighbours, Set string }
 
 func stateOf(t *testing.T) hostState {
 	t.Helper()
-	set, err := hostnet.EgressSet{}.List()
+	set, err := hostnet.EgressSet{}.List(t.Context())
 	must(t, err)
 	slices.SortFunc(set, netip.Addr.Compare)
 	words := func(command string) string { return strings.Join(strings.Fields(sh(t, command)), " ") }

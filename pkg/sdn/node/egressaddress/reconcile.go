@@ -44,7 +44,7 @@ func (a *Addresses) reconcile(ctx context.Context) error {
 		return nil
 	}
 	a.watched.addresses.Store(&desired) // before the host is read: no change is missed
-	h, err := readHost(a.options.Tun0)
+	h, err := readHost(ctx, a.options.Tun0, a.options.Set)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (a *Addresses) reconcile(ctx context.Context) error {
 	var errs []error
 	for _, addr := range sorted(h.leftovers()) {
 		if !desired[addr] {
-			errs = append(errs, r.unplace(addr))
+			errs = append(errs, r.unplace(ctx, addr))
 		}
 	}
 	for addr := range a.state.reported {
@@ -66,7 +66,7 @@ func (a *Addresses) reconcile(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		err := r.reconcileAddress(addr)
+		err := r.reconcileAddress(ctx, addr)
 		if !isRefused(err) {
 			errs = append(errs, err)
 		}
@@ -83,13 +83,13 @@ type reconciliation struct {
 }
 
 // reconcileAddress places one egress IP, and reports its problem.
-func (r reconciliation) reconcileAddress(addr netip.Addr) error {
+func (r reconciliation) reconcileAddress(ctx context.Context, addr netip.Addr) error {
 	uplink, err := r.host.uplink(addr, r.options)
 	if err == nil {
-		err = r.place(addr, uplink)
+		err = r.place(ctx, addr, uplink)
 	}
 	if isRefused(err) {
-		if err := r.unplace(addr); err != nil {
+		if err := r.unplace(ctx, addr); err != nil {
 			return err
 		}
 	}
@@ -105,7 +105,7 @@ func (r reconciliation) reconcileAddress(addr netip.Addr) error {
 }
 
 // place adds what is missing of an egress IP.
-func (r reconciliation) place(addr netip.Addr, uplink device) error {
+func (r reconciliation) place(ctx context.Context, addr netip.Addr, uplink device) error {
 	if r.host.tun0 == 0 {
 		return fmt.Errorf("interface %s does not exist", r.options.Tun0)
 	}
@@ -124,7 +124,8 @@ func (r reconciliation) place(addr netip.Addr, uplink device) error {
 	if _, err := r.host.lookup(addr); err != nil {
 		return err
 	}
-	for _, step := range []func(netip.Addr, device) (change string, err error){r.addToSet, r.addRoute, r.addNeighbour, r.addProxy} {
+	addToSet := func(addr netip.Addr, _ device) (string, error) { return r.addToSet(ctx, addr) }
+	for _, step := range []func(netip.Addr, device) (change string, err error){addToSet, r.addRoute, r.addNeighbour, r.addProxy} {
 		change, err := step(addr, uplink)
 		if err != nil {
 			return err
@@ -148,11 +149,11 @@ func (r reconciliation) place(addr netip.Addr, uplink device) error {
 	return nil
 }
 
-func (r reconciliation) addToSet(addr netip.Addr, _ device) (change string, err error) {
+func (r reconciliation) addToSet(ctx context.Context, addr netip.Addr) (change string, err error) {
 	if r.host.set[addr] {
 		return "", nil
 	}
-	return "", hostnet.EgressSet{}.Add(addr) // no change on a kernel without sets
+	return "", r.options.Set.Add(ctx, addr) // no change on a kernel without sets
 }
 
 func (r reconciliation) addRoute(addr netip.Addr, _ device) (change string, err error) {
@@ -213,12 +214,12 @@ func (r reconciliation) addProxy(addr netip.Addr, uplink device) (change string,
 }
 
 // unplace removes the entries of an egress IP, if it has any.
-func (r reconciliation) unplace(addr netip.Addr) error {
+func (r reconciliation) unplace(ctx context.Context, addr netip.Addr) error {
 	r.state.remove(addr)
 	if !r.host.has(addr) {
 		return nil
 	}
-	if err := r.host.remove(addr); err != nil {
+	if err := r.host.remove(ctx, addr, r.options.Set); err != nil {
 		return err
 	}
 	r.logger.Info("Removed the host's forwarding of an egress IP", "egressIP", addr)
@@ -226,7 +227,7 @@ func (r reconciliation) unplace(addr netip.Addr) error {
 }
 
 // remove removes the entries of this package for the address.
-func (h *host) remove(addr netip.Addr) error {
+func (h *host) remove(ctx context.Context, addr netip.Addr, set hostnet.EgressSet) error {
 	for _, index := range h.proxied[addr] {
 		if err := removeProxy(proxyKey{index, addr}); err != nil {
 			return err
@@ -241,7 +242,7 @@ func (h *host) remove(addr netip.Addr) error {
 		}
 	}
 	if h.set[addr] {
-		return hostnet.EgressSet{}.Remove(addr)
+		return set.Remove(ctx, addr)
 	}
 	return nil
 }

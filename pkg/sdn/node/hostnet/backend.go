@@ -1,10 +1,13 @@
 package hostnet
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -16,6 +19,8 @@ import (
 // legacyProgram is iptables with the legacy backend where both are installed, as in the agent's image. "iptables" has the nf_tables backend there.
 const legacyProgram = "iptables-legacy"
 
+const iptablesProgram = "iptables"
+
 // legacyTablesFile lists the tables of the legacy backend in this thread's network namespace. iptables-legacy would create the tables.
 const legacyTablesFile = "/proc/thread-self/net/ip_tables_names"
 
@@ -25,17 +30,20 @@ type backends struct {
 	used, other *iptables.IPTables
 	otherTables []string // existing tables of the other
 	legacy      bool     // the used one is the legacy backend
+	nft         bool     // the kernel uses nf_tables; false: a request for it would load the module
 }
 
 // findIPTables returns the backend of kubelet and kube-proxy, which create a chain in table mangle. Without such a chain it is
 // nf_tables, if the kernel supports that.
-func findIPTables() (found backends, err error) {
+func findIPTables(ctx context.Context) (found backends, err error) {
 	programs, err := findPrograms()
 	if err != nil {
 		return found, err
 	}
 	if len(programs) == 1 {
-		return backends{used: programs[0]}, nil
+		found.used = programs[0]
+		found.nft, err = usesNFT(ctx)
+		return found, err
 	}
 	newer, legacy := programs[0], programs[1]
 	if supported, err := nftables.Supported(); err != nil {
@@ -51,7 +59,7 @@ func findIPTables() (found backends, err error) {
 	if err != nil {
 		return found, err
 	}
-	found = backends{used: newer, other: legacy, otherTables: tables}
+	found = backends{used: newer, other: legacy, otherTables: tables, nft: true}
 	if slices.ContainsFunc(chains, isKubeChain) || !slices.Contains(tables, tableMangle) {
 		return found, nil
 	}
@@ -59,29 +67,54 @@ func findIPTables() (found backends, err error) {
 		return found, fmt.Errorf("detect the iptables backend of the host: %w", err)
 	}
 	if slices.ContainsFunc(chains, isKubeChain) {
-		return backends{used: legacy, legacy: true, other: newer, otherTables: []string{tableMangle, tableNAT, tableFilter, tableRaw}}, nil
+		return backends{used: legacy, legacy: true, other: newer, otherTables: []string{tableMangle, tableNAT, tableFilter, tableRaw}, nft: true}, nil
 	}
 	return found, nil
 }
 
-// findPrograms returns the installed programs: "iptables" and "iptables-legacy".
-func findPrograms() ([]*iptables.IPTables, error) {
-	common := func(path string) (*iptables.IPTables, error) {
-		return iptables.New(iptables.IPFamily(iptables.ProtocolIPv4), iptables.Timeout(lockWait), iptables.Path(path))
+// findPrograms returns the installed programs: "iptables" and "iptables-legacy". It returns those that work with the error about another one. An
+// iptables-legacy that does not work beside iptables is ignored if the kernel has no tables for it.
+func findPrograms() (found []*iptables.IPTables, err error) {
+	tables, err := legacyTables()
+	if err != nil {
+		return nil, err
 	}
-	var found []*iptables.IPTables
-	first, err := common("iptables")
-	if err == nil {
-		found = append(found, first)
+	var errs []error
+	for _, name := range []string{iptablesProgram, legacyProgram} {
+		p, err := iptables.New(iptables.IPFamily(iptables.ProtocolIPv4), iptables.Timeout(lockWait), iptables.Path(name))
+		switch {
+		case err == nil:
+			found = append(found, p)
+		case errors.Is(err, exec.ErrNotFound), name == legacyProgram && len(found) > 0 && len(tables) == 0:
+		default:
+			errs = append(errs, fmt.Errorf("run %s: %w", name, err))
+		}
 	}
-	legacy, legacyErr := common(legacyProgram)
-	if legacyErr == nil {
-		found = append(found, legacy)
+	if len(found)+len(errs) == 0 {
+		return nil, errNoIPTables
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("find iptables, which the node requires to masquerade pods: %w", errors.Join(err, legacyErr))
+	return found, errors.Join(errs...)
+}
+
+// usesNFT reports whether the kernel uses nf_tables on a host with one program of iptables. It does not load the module.
+func usesNFT(ctx context.Context) (bool, error) {
+	if isNFT, err := isNFTProgram(ctx); err != nil || isNFT {
+		return isNFT, err
 	}
-	return found, nil
+	return isNFTLoaded()
+}
+
+// isNFTProgram reports whether the backend of the only program that is installed is nf_tables.
+func isNFTProgram(ctx context.Context) (bool, error) {
+	name := iptablesProgram
+	if _, err := exec.LookPath(name); errors.Is(err, exec.ErrNotFound) {
+		name = legacyProgram
+	}
+	out, err := exec.CommandContext(ctx, name, "--version").Output() //nolint:gosec // one of two names
+	if err != nil {
+		return false, fmt.Errorf("run %s --version: %w", name, err)
+	}
+	return bytes.Contains(out, []byte("(nf_tables)")), nil
 }
 
 func isKubeChain(chain string) bool { return strings.HasPrefix(chain, kubeChainPrefix) }
@@ -96,35 +129,4 @@ func legacyTables() ([]string, error) {
 		return nil, fmt.Errorf("list tables of the legacy backend of iptables: %w", err)
 	}
 	return strings.Fields(string(names)), nil
-}
-
-// AllFirewalls returns a firewall for each backend that may have rules, for Remove.
-func AllFirewalls(c FirewallConfig) ([]*Firewall, error) {
-	programs, err := findPrograms()
-	if err != nil {
-		return nil, err
-	}
-	var all []*Firewall
-	if len(programs) > 1 {
-		newer, legacy := programs[0], programs[1]
-		programs = nil
-		supported, err := nftables.Supported()
-		if err != nil {
-			return nil, err
-		}
-		if supported {
-			programs = append(programs, newer)
-		}
-		tables, err := legacyTables()
-		if err != nil {
-			return nil, err
-		}
-		if has := Rules(c).in(tables); len(has) > 0 {
-			all = append(all, &Firewall{iptables: legacy, rules: has})
-		}
-	}
-	for _, p := range programs {
-		all = slices.Insert(all, 0, &Firewall{iptables: p, rules: Rules(c)})
-	}
-	return all, nil
 }

@@ -26,7 +26,7 @@ func TestFindIPTables(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			inNetNS(t)
 			sh(t, test.host)
-			found, err := findIPTables()
+			found, err := findIPTables(t.Context())
 			must(t, err)
 			got := "nf_tables"
 			must(t, found.used.NewChain("filter", "PROBE"))
@@ -48,7 +48,7 @@ func TestNewFirewall_kernelWithOneBackend(t *testing.T) {
 		t.Logf("this kernel has no nf_tables: %v: %s", err, out)
 		want = "iptables-legacy"
 	}
-	f, err := NewFirewall(openShift())
+	f, err := NewFirewall(t.Context(), openShift())
 	must(t, err)
 	_, err = f.Sync(t.Context())
 	must(t, err)
@@ -56,7 +56,7 @@ func TestNewFirewall_kernelWithOneBackend(t *testing.T) {
 		t.Errorf("%s after Sync: got\n%s", want, rules)
 	}
 	t.Log("the rules are in ", want)
-	all, err := AllFirewalls(openShift())
+	all, err := AllFirewalls(t.Context(), openShift())
 	must(t, err)
 	for _, f := range all {
 		must(t, f.Remove(t.Context()))
@@ -74,7 +74,7 @@ func TestFirewall_backendChanged(t *testing.T) {
 		{"iptables-nft", "iptables-legacy"}, {"iptables-legacy", "iptables-nft"}, {"iptables-nft", "iptables-legacy"},
 	} {
 		sh(t, test.used.command()+ofKubelet)
-		f, err := NewFirewall(openShift())
+		f, err := NewFirewall(t.Context(), openShift())
 		must(t, err)
 		_, err = f.Sync(t.Context())
 		must(t, err)
@@ -91,17 +91,17 @@ func TestFirewall_backendChanged(t *testing.T) {
 // Detection of the backend does not create tables: iptables-legacy would create each table that it lists.
 func TestFindIPTables_createsNoTables(t *testing.T) {
 	inNetNS(t)
-	if _, err := findIPTables(); err != nil {
+	if _, err := findIPTables(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := AllFirewalls(FirewallConfig{}); err != nil {
+	if _, err := AllFirewalls(t.Context(), FirewallConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	if tables, err := legacyTables(); err != nil || len(tables) > 0 {
 		t.Errorf("got tables %v, error %v, want none", tables, err)
 	}
 	sh(t, legacy.command()+" -t raw -S")
-	f, err := NewFirewall(openShift())
+	f, err := NewFirewall(t.Context(), openShift())
 	must(t, err)
 	_, err = f.Sync(t.Context())
 	must(t, err)
@@ -118,7 +118,7 @@ func TestAllFirewalls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all, err := AllFirewalls(FirewallConfig{})
+	all, err := AllFirewalls(t.Context(), FirewallConfig{})
 	must(t, err)
 	for _, f := range all {
 		must(t, f.Remove(t.Context()))
@@ -145,14 +145,15 @@ func TestAllFirewalls_backendFails(t *testing.T) {
 	dir := t.TempDir()
 	writeProgram(t, filepath.Join(dir, "iptables"), []byte("#!/bin/sh\n[ \"$1\" != --version ] || exec iptables-nft --version\necho locked >&2; exit 4\n"))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	if _, err := findIPTables(); err == nil {
+	if _, err := findIPTables(t.Context()); err == nil {
 		t.Error("findIPTables: got no error")
 	}
-	all, err := AllFirewalls(FirewallConfig{})
+	all, err := AllFirewalls(t.Context(), FirewallConfig{})
 	must(t, err)
 	if len(all) == 0 {
 		t.Fatal("AllFirewalls: got none, want one for the backend that fails")
 	}
+	sh(t, "iptables-nft -N OVSDN-FORWARD")
 	if err := all[0].Remove(t.Context()); err == nil {
 		t.Error("Remove from the backend that fails: got no error")
 	}

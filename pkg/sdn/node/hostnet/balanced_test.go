@@ -185,7 +185,7 @@ func TestBalancedServices_change(t *testing.T) {
 			must(t, err)
 			r := &recorder{iptablesClient: ipt}
 			change := func(c FirewallConfig, tun0 Tun0Config) {
-				f := &Firewall{iptables: r, rules: Rules(c), vteps: completeVTEPs()}
+				f := &iptablesFirewall{iptables: r, firewallState: firewallState{rules: Rules(c), vteps: completeVTEPs()}}
 				f.vteps.Allow(t.Context(), "outside", netip.MustParseAddr("192.0.2.1"))
 				syncTun0(t, tun0)
 				syncFirewall(t, f)

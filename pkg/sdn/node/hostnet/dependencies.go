@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"context"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -17,10 +18,10 @@ type iptablesClient interface {
 	DeleteById(table, chain string, id int) error
 }
 
-// ipsets are the operations on the kernel's sets that VTEPs uses.
+// ipsets are the operations on the sets of IPv4 addresses that the rules match: those of ipset(8), or of nftables. add and remove ignore entries that are as desired.
 type ipsets interface {
-	create(name string) error
-	list(name string) (*netlink.IPSetResult, error)
-	add(name string, addr netip.Addr) error
-	remove(name string, addr netip.Addr) error
+	create(ctx context.Context, name string) error
+	list(ctx context.Context, name string) (*netlink.IPSetResult, error) // unix.ENOENT: it does not exist
+	add(ctx context.Context, name string, addrs ...netip.Addr) error
+	remove(ctx context.Context, name string, addrs ...netip.Addr) error
 }

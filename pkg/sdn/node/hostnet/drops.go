@@ -14,8 +14,8 @@ type RuleDrops struct {
 	Packets uint64
 }
 
-// Drops returns the counters of the agent's rules that drop or reject packets.
-func (f *Firewall) Drops(ctx context.Context) (all []RuleDrops, err error) {
+// Drops implements Firewall.
+func (f *iptablesFirewall) Drops(ctx context.Context) (all []RuleDrops, err error) {
 	for _, c := range f.rules {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

@@ -1,13 +1,13 @@
 package hostnet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -67,11 +67,11 @@ func egressChains() []Chain {
 }
 
 // ensureSet creates the chain's set if it does not exist. On a kernel without sets it replaces the rules of a chain that is not optional by its fallback.
-func (f *Firewall) ensureSet(c Chain) (Chain, error) {
+func (f *iptablesFirewall) ensureSet(ctx context.Context, c Chain) (Chain, error) {
 	if c.Set == "" {
 		return c, nil
 	}
-	_, err := listEgressSet(f.vteps.sets)
+	_, err := listEgressSet(ctx, f.vteps.sets)
 	if err != nil && c.Optional == nil && (hasNoSets(err) || errors.Is(err, errForeignSet) || errors.Is(err, fs.ErrPermission)) {
 		c.Rules, c.Fallbacks = c.Fallbacks[0], nil
 		return c, nil
@@ -79,13 +79,23 @@ func (f *Firewall) ensureSet(c Chain) (Chain, error) {
 	return c, err
 }
 
-// EgressSet is the kernel's set of the egress IPs that the node hosts, in the network namespace of the calling thread. The firewall accepts forwarded packets from
-// and to its entries, and does not track them. On a kernel without sets it is empty, and the methods succeed: the firewall does not need it.
-type EgressSet struct{}
+// EgressSet is the set of the egress IPs that the node hosts. The firewall accepts forwarded packets from and to its entries, and does not track them. The zero
+// value is the kernel's set for iptables, in the network namespace of the calling thread: on a kernel without sets it is empty, and the methods succeed, since
+// iptables does not need it.
+type EgressSet struct {
+	sets ipsets // nil: those of the kernel
+}
+
+func (e EgressSet) ipsets() ipsets {
+	if e.sets == nil {
+		return kernelSets{}
+	}
+	return e.sets
+}
 
 // List returns the entries. It creates the set if it does not exist.
-func (EgressSet) List() ([]netip.Addr, error) {
-	all, err := listEgressSet(kernelSets{})
+func (e EgressSet) List(ctx context.Context) ([]netip.Addr, error) {
+	all, err := listEgressSet(ctx, e.ipsets())
 	if hasNoSets(err) || errors.Is(err, errForeignSet) {
 		return nil, nil
 	}
@@ -93,30 +103,28 @@ func (EgressSet) List() ([]netip.Addr, error) {
 }
 
 // Add adds an entry, if it does not exist.
-func (EgressSet) Add(addr netip.Addr) error {
-	err := netlink.IpsetAdd(egressSet, &netlink.IPSetEntry{IP: addr.AsSlice(), Replace: true})
-	if err != nil && !isExist(err) && !hasNoSets(err) {
+func (e EgressSet) Add(ctx context.Context, addr netip.Addr) error {
+	if err := e.ipsets().add(ctx, egressSet, addr); err != nil && !hasNoSets(err) {
 		return fmt.Errorf("add %s to set %s: %w", addr, egressSet, err)
 	}
 	return nil
 }
 
 // Remove removes an entry, if it exists.
-func (EgressSet) Remove(addr netip.Addr) error {
-	err := netlink.IpsetDel(egressSet, &netlink.IPSetEntry{IP: addr.AsSlice()})
-	if err != nil && !isExist(err) && !hasNoSets(err) && !errors.Is(err, unix.ENOENT) {
+func (e EgressSet) Remove(ctx context.Context, addr netip.Addr) error {
+	if err := e.ipsets().remove(ctx, egressSet, addr); err != nil && !hasNoSets(err) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove %s from set %s: %w", addr, egressSet, err)
 	}
 	return nil
 }
 
 // listEgressSet returns the entries of the set, which it creates if it does not exist.
-func listEgressSet(sets ipsets) ([]netip.Addr, error) {
-	set, err := sets.list(egressSet)
+func listEgressSet(ctx context.Context, sets ipsets) ([]netip.Addr, error) {
+	set, err := sets.list(ctx, egressSet)
 	if errors.Is(err, unix.ENOENT) {
 		// EEXIST: the firewall and package egressaddress create it at the same time.
-		if err = sets.create(egressSet); err == nil || isExist(err) || errors.Is(err, unix.EEXIST) {
-			set, err = sets.list(egressSet)
+		if err = sets.create(ctx, egressSet); err == nil || isExist(err) || errors.Is(err, unix.EEXIST) {
+			set, err = sets.list(ctx, egressSet)
 		}
 	}
 	if err != nil {

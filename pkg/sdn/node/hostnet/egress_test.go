@@ -26,7 +26,7 @@ func newEgressNetwork(t *testing.T, c FirewallConfig) (n network, here ns.NetNS)
 	must(t, err)
 	t.Cleanup(func() { here.Close() })
 	addr := netip.MustParseAddr(egressIP)
-	must(t, EgressSet{}.Add(addr))
+	must(t, EgressSet{}.Add(t.Context(), addr))
 	sh(t, fmt.Sprintf("ip route add %s dev tun0 proto %d; ip neigh add proxy %[1]s dev eth0; sysctl -qw net.ipv4.neigh.eth0.proxy_delay=0", egressIP, EgressRouteProtocol))
 	must(t, n.pods.Do(func(ns.NetNS) error { sh(t, "ip addr add "+egressIP+"/32 dev eth0"); return nil }))
 	return n, here
@@ -209,21 +209,21 @@ func TestEgressSet(t *testing.T) {
 	inNetNS(t)
 	list := func(want string) {
 		t.Helper()
-		got, err := EgressSet{}.List()
+		got, err := EgressSet{}.List(t.Context())
 		must(t, err)
 		if fmt.Sprint(got) != want {
 			t.Errorf("List: got %v, want %s", got, want)
 		}
 	}
 	addr := netip.MustParseAddr(egressIP)
-	must(t, EgressSet{}.Remove(addr)) // the set does not exist
+	must(t, EgressSet{}.Remove(t.Context(), addr)) // the set does not exist
 	list("[]")
 	for range 2 {
-		must(t, EgressSet{}.Add(addr))
+		must(t, EgressSet{}.Add(t.Context(), addr))
 		list("[" + egressIP + "]")
 	}
 	for range 2 {
-		must(t, EgressSet{}.Remove(addr))
+		must(t, EgressSet{}.Remove(t.Context(), addr))
 		list("[]")
 	}
 	must(t, RemoveSets(t.Context()))

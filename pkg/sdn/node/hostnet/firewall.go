@@ -2,26 +2,66 @@ package hostnet
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
-	"strings"
+	"net/netip"
 	"sync"
 	"time"
 
-	"github.com/coreos/go-iptables/iptables"
 	"k8s.io/klog/v2"
 )
 
-// Firewall reconciles the host's iptables with the rules.
-//
-// The rules are in separate chains. Firewall changes only these chains and the jumps to them.
-type Firewall struct {
-	iptables iptablesClient
-	rules    Ruleset
-	legacy   bool // the backend of iptables
-	// stale has the rules that a previous agent may have added in the backend that the host does not use; nil once Sync has removed them.
-	stale  *Firewall
+// Firewall reconciles the host's packet filter with the rules, which are the same in iptables and nftables. Its methods are safe for concurrent use.
+type Firewall interface {
+	// Sync makes the chains equal to the rules and returns the changes, for logging.
+	Sync(ctx context.Context) (changes []string, err error)
+
+	// Run calls Sync until the context ends: at once, every interval, and when the kernel reports a change of a relevant chain.
+	Run(ctx context.Context, interval time.Duration)
+
+	// Restrict drops VXLAN from other addresses than the VTEPs. It must be called after all peers were added and their flows installed.
+	Restrict(ctx context.Context) (changes []string, err error)
+
+	// SetNonMasqueradeCIDRs replaces the networks of the configuration. After an error, Run tries again.
+	SetNonMasqueradeCIDRs(ctx context.Context, networks []netip.Prefix) (changes []string, err error)
+
+	// SyncHostPorts updates the rules that depend on the pods with host ports.
+	SyncHostPorts(ctx context.Context) error
+
+	// Remove deletes the rules, for an uninstall. It continues after errors and joins them.
+	Remove(ctx context.Context) error
+
+	// Drops returns the counters of the agent's rules that drop or reject packets.
+	Drops(ctx context.Context) ([]RuleDrops, error)
+
+	// Path returns what the host does with the packet: the kernel's decision on its route, and that of the rules of the agent's chains. It sends no packet, and
+	// does not wait for Sync.
+	Path(ctx context.Context, p HostPacket) (HostPath, error)
+
+	// VTEPs returns the addresses from which VXLAN is accepted after Restrict.
+	VTEPs() *VTEPs
+
+	// EgressIPs returns the set of the egress IPs that the node hosts.
+	EgressIPs() EgressSet
+
+	// Healthy returns the persistent failure of Run, or nil.
+	Healthy() error
+
+	// Skipped returns the missing optional features, each once. The node works without them.
+	Skipped() []Skipped
+
+	// Backend returns what has the rules: BackendIPTables, BackendLegacy or BackendNFTables.
+	Backend() string
+}
+
+// What can have the rules.
+const (
+	BackendIPTables = "iptables"        // of the backend nf_tables, or the only one of the host
+	BackendLegacy   = "iptables-legacy" // where nf_tables is supported, too, or another iptables is installed
+	BackendNFTables = "nftables"        // see FirewallProgram
+)
+
+// firewallState is what the firewalls of iptables and nftables have in common.
+type firewallState struct {
+	rules  Ruleset
 	status syncStatus
 	vteps  *VTEPs
 
@@ -31,328 +71,60 @@ type Firewall struct {
 	config     FirewallConfig
 	masquerade *Chain // replaces that of rules; nil: not changed
 	foreign    foreignChains
-	tables     tableListings
 
 	mu      sync.Mutex
 	skipped map[string]Skipped // missing optional chains, by name
 }
 
-// lockWait is the time for which one run of iptables waits for its lock, in seconds.
-const lockWait = 5
+// VTEPs implements Firewall.
+func (f *firewallState) VTEPs() *VTEPs { return f.vteps }
 
-// NewFirewall finds iptables in PATH, with the backend that the host uses.
-func NewFirewall(c FirewallConfig) (*Firewall, error) {
-	found, err := findIPTables()
-	if err != nil {
-		return nil, err
-	}
-	f := &Firewall{iptables: found.used, config: c, rules: Rules(c), legacy: found.legacy, vteps: newVTEPs(), podConnections: c.PodConnections}
-	// Only existing tables: iptables-legacy creates a table when it lists it.
-	if has := f.rules.in(found.otherTables); len(has) > 0 {
-		f.stale = &Firewall{iptables: found.other, rules: has}
-	}
-	return f, nil
-}
+// EgressIPs implements Firewall.
+func (f *firewallState) EgressIPs() EgressSet { return EgressSet{f.vteps.sets} }
 
-// Sync makes the chains equal to the rules and returns the changes, for logging. It changes a chain rule by rule, and inserts before it
-// deletes: at no time a rule that exists before and after the change is missing.
-//
-// A missing jump is inserted at the start of the built-in chain, but after kube-proxy's jumps at its start: the rules must
-// not accept packets that kube-proxy rejects or drops. An existing jump is not moved: users can insert rules before it to override it.
-func (f *Firewall) Sync(ctx context.Context) (changes []string, err error) {
-	f.syncing.Lock()
-	defer f.syncing.Unlock()
-	f.tables.begin()
-	defer f.tables.end()
-	for _, c := range f.rules {
-		done, err := f.syncChain(ctx, c)
-		changes = append(changes, done...)
-		switch {
-		case ctx.Err() != nil:
-			return changes, ctx.Err()
-		case err != nil && c.Optional != nil:
-			f.skip(ctx, c, err)
-		case err != nil:
-			return changes, fmt.Errorf("set up iptables chain %s of table %s: %w", c.Name, c.Table, err)
-		case c.Optional != nil:
-			f.setInstalled(c)
-		}
-	}
-	if f.stale != nil { // last: there are rules at any time
-		if err := f.stale.Remove(ctx); err != nil {
-			return changes, fmt.Errorf("remove rules from the iptables backend that the host does not use: %w", err)
-		}
-		f.stale = nil
-	}
-	return changes, nil
-}
+// Healthy implements Firewall.
+func (f *firewallState) Healthy() error { return f.status.err() }
 
-// syncChain creates or corrects one chain, then the jump to it. A rule that matches a set is added after the entries of the set.
-func (f *Firewall) syncChain(ctx context.Context, c Chain) (changes []string, err error) {
+// configured returns the chain as it is configured at the moment, with its rules about pods.
+func (f *firewallState) configured(c Chain) Chain {
 	if m := f.masquerade; m != nil && m.Table == c.Table && m.Name == c.Name {
 		c = *m
 	}
-	c = c.withPods()
-	if c, err = f.starting(c); err != nil {
-		return nil, err
-	}
-	if c, err = f.ensureSet(c); err != nil {
-		return nil, err
-	}
-	steps := []func(Chain) ([]string, error){func(c Chain) ([]string, error) { return f.syncRulesOrFallback(ctx, c) }, f.syncJump}
-	switch {
-	case c.Optional == nil:
-	case c.Optional.Feature == FeatureVTEPs:
-		syncSet := func(Chain) ([]string, error) { return f.vteps.sync() }
-		if !f.vteps.isComplete() { // the chain and the set of the previous agent remain
-			steps = nil
-		}
-		steps = slices.Insert(steps, 0, syncSet)
-	case c.Optional.Feature == FeaturePodLimit && f.podConnections != nil:
-		limit, err := f.podConnections()
-		if err != nil {
-			return nil, err
-		}
-		c.Rules = slices.Concat(c.Rules, podLimitRules(limit))
-	}
-	for _, step := range steps {
-		if err := ctx.Err(); err != nil {
-			return changes, err
-		}
-		done, err := step(c)
-		changes = append(changes, done...)
-		if err != nil {
-			return changes, err
-		}
-	}
-	return changes, nil
+	return c.withPods()
 }
 
-// starting returns the chain with the rules that precede those that match the set of VTEPs: until all are in the set, these would not match some of them.
-func (f *Firewall) starting(c Chain) (Chain, error) {
-	if len(c.Starting) == 0 || f.vteps.isComplete() {
+// limited returns the chain of podLimit with the rules of the current limit.
+func (f *firewallState) limited(c Chain) (Chain, error) {
+	if c.Optional == nil || c.Optional.Feature != FeaturePodLimit || f.podConnections == nil {
 		return c, nil
 	}
-	have, _, err := f.list(c.Table, c.Name)
+	limit, err := f.podConnections()
 	if err != nil {
 		return c, err
 	}
-	if !slices.ContainsFunc(have, func(r Rule) bool { return slices.Contains(r, vtepSet) }) {
-		c.Rules, c.Fallbacks = c.Starting[0], c.Starting[1:]
-	}
+	c.Rules = append(c.Rules[:len(c.Rules):len(c.Rules)], podLimitRules(limit)...)
 	return c, nil
 }
 
-// VTEPs returns the addresses from which VXLAN is accepted after Restrict.
-func (f *Firewall) VTEPs() *VTEPs { return f.vteps }
-
-// Restrict drops VXLAN from other addresses than the VTEPs. It must be called after all peers were added and their flows installed.
-func (f *Firewall) Restrict(ctx context.Context) (changes []string, err error) {
-	f.vteps.setComplete()
-	return f.Sync(ctx)
+// setExceptions replaces the networks of the configuration, and returns the chain that masquerades.
+func (f *firewallState) setExceptions(networks []netip.Prefix) Chain {
+	f.config.NonMasqueradeCIDRs = networks
+	chain := f.config.masqueradeChain(ipv4(f.config.ClusterNetworks))
+	f.masquerade = &chain
+	return chain
 }
 
-// insertError reports that iptables rejected a rule.
-type insertError struct {
-	rule Rule
-	err  error
-}
-
-func (e *insertError) Error() string { return e.err.Error() }
-
-func (e *insertError) Unwrap() error { return e.err }
-
-// rejects reports whether the error is about the rule itself. The fallbacks have other effects: they must not replace rules because another program holds the
-// lock, or because the program was killed.
-func (f *Firewall) rejects(err error) bool {
-	const resourceProblem = 4 // RESOURCE_PROBLEM of xtables.h: of the legacy backend for the lock only, of nf_tables for any error of the kernel
-	failed := (*iptables.Error)(nil)
-	return errors.As(err, &failed) && failed.ExitStatus() > 0 && (!f.legacy || failed.ExitStatus() != resourceProblem)
-}
-
-// syncRulesOrFallback is syncRules with the chain's fallbacks. Each Sync tries the rules themselves first.
-func (f *Firewall) syncRulesOrFallback(ctx context.Context, c Chain) (changes []string, err error) {
-	changes, err = f.syncRules(ctx, c)
-	if err == nil {
-		f.setReduced(c, c.Rules, nil)
-	}
-	tried := err
-	for _, rules := range c.Fallbacks {
-		failed := (*insertError)(nil)
-		if !errors.As(tried, &failed) {
-			break
+// run is Run of a firewall with the methods.
+func (f *firewallState) run(ctx context.Context, interval time.Duration, sync func(context.Context) ([]string, error), watch func() (*watcher, error)) {
+	restore := func(ctx context.Context) (changes []string, err error) {
+		changes, err = sync(ctx)
+		f.syncing.Lock()
+		restored := f.foreign.take()
+		f.syncing.Unlock()
+		if len(restored) > 0 && f.config.Restored != nil {
+			f.config.Restored(restored)
 		}
-		if containsRule(rules, failed.rule) {
-			continue
-		}
-		fallback := c
-		fallback.Rules = rules
-		var done []string
-		done, tried = f.syncRules(ctx, fallback)
-		changes = append(changes, done...)
-		if tried != nil {
-			continue
-		}
-		f.setReduced(c, rules, err)
-		if len(changes) > 0 {
-			klog.FromContext(ctx).Info("Rejected firewall rule replaced by the fallback rules of its chain", "chain", c.Name, "table", c.Table, "err", err)
-		}
-		return changes, nil
-	}
-	return changes, err
-}
-
-// syncRules creates the chain if it does not exist, and corrects its rules.
-func (f *Firewall) syncRules(ctx context.Context, c Chain) (changes []string, err error) {
-	have, exists, err := f.current(c.Table, c.Name, func(rules []Rule) bool { return slices.EqualFunc(rules, c.Rules, Rule.equal) })
-	if err != nil {
-		return nil, err
-	}
-	if !exists {
-		if err := f.iptables.NewChain(c.Table, c.Name); err != nil {
-			return nil, fmt.Errorf("create chain; if it exists and iptables can't read it, see `nft list chain ip %s %s`: %w", c.Table, c.Name, err)
-		}
-		changes = append(changes, fmt.Sprintf("-t %s -N %s", c.Table, c.Name))
-	}
-	f.foreign.sawRules(c, have)
-	todo := edits(have, c.Rules)
-	current := slices.Clone(have)
-	for _, e := range todo {
-		if err := ctx.Err(); err != nil {
-			return changes, err
-		}
-		if e.insert != nil {
-			if err := f.iptables.Insert(c.Table, c.Name, e.at, e.insert...); err != nil {
-				if f.rejects(err) {
-					err = &insertError{e.insert, err}
-				}
-				return changes, err
-			}
-			changes = append(changes, fmt.Sprintf("-t %s -I %s %d %s", c.Table, c.Name, e.at, e.insert))
-			current = slices.Insert(current, e.at-1, e.insert)
-			continue
-		}
-		if err := f.iptables.DeleteById(c.Table, c.Name, e.at); err != nil {
-			return changes, err
-		}
-		changes = append(changes, fmt.Sprintf("-t %s -D %s %s", c.Table, c.Name, current[e.at-1]))
-		current = slices.Delete(current, e.at-1, e.at)
-	}
-	if len(todo) == 0 {
-		f.foreign.wroteRules(c)
-		return changes, nil
-	}
-	// Detect another program that changes the chain: Sync would repeat the same edits.
-	if have, _, err = f.list(c.Table, c.Name); err != nil {
 		return changes, err
 	}
-	if !slices.EqualFunc(have, c.Rules, Rule.equal) {
-		f.foreign.add(c)
-		return changes, fmt.Errorf("%w: got %q, want %q", errForeignWriter, have, c.Rules)
-	}
-	f.foreign.wroteRules(c)
-	return changes, nil
+	syncLoop(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "firewall")), interval, restore, watch, &f.status)
 }
-
-// syncJump adds the jump from the built-in chain to the chain, and removes jumps to chains of other versions.
-func (f *Firewall) syncJump(c Chain) (changes []string, err error) {
-	isStale := func(r Rule) bool {
-		return strings.HasPrefix(r.target(), chainPrefix) && !r.equal(c.Jump()) && (r.target() == c.Name || !f.rules.jumpTo(c.Table, c.BuiltIn, r.target()))
-	}
-	have, _, err := f.current(c.Table, c.BuiltIn, func(rules []Rule) bool { return containsRule(rules, c.Jump()) && !slices.ContainsFunc(rules, isStale) })
-	if err != nil {
-		return nil, err
-	}
-	exists := containsRule(have, c.Jump())
-	f.foreign.sawJump(c, exists)
-	if !exists {
-		at := 1
-		for at <= len(have) && (c.Last || strings.HasPrefix(have[at-1].target(), kubeChainPrefix)) {
-			at++
-		}
-		if err := f.iptables.Insert(c.Table, c.BuiltIn, at, c.Jump()...); err != nil {
-			return nil, err
-		}
-		changes = append(changes, fmt.Sprintf("-t %s -I %s %d %s", c.Table, c.BuiltIn, at, c.Jump()))
-	}
-	f.foreign.wroteJump(c)
-	for _, r := range have {
-		if !isStale(r) {
-			continue
-		}
-		if err := f.iptables.Delete(c.Table, c.BuiltIn, r...); err != nil {
-			return changes, err
-		}
-		changes = append(changes, fmt.Sprintf("-t %s -D %s %s", c.Table, c.BuiltIn, r))
-		if !f.rules.has(c.Table, r.target()) {
-			if err := f.iptables.ClearAndDeleteChain(c.Table, r.target()); err != nil {
-				return changes, err
-			}
-			changes = append(changes, fmt.Sprintf("-t %s -X %s", c.Table, r.target()))
-		}
-	}
-	return changes, nil
-}
-
-// Remove deletes the chains and the jumps to them, for an uninstall. It continues after errors and joins them.
-func (f *Firewall) Remove(ctx context.Context) error {
-	var errs []error
-	for _, c := range slices.Backward(f.rules) {
-		if err := ctx.Err(); err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		if err := f.remove(c); err != nil {
-			errs = append(errs, fmt.Errorf("remove iptables chain %s of table %s: %w", c.Name, c.Table, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (f *Firewall) remove(c Chain) error {
-	have, _, err := f.list(c.Table, c.BuiltIn)
-	if c.Optional != nil && isNoTable(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	chains := []string{c.Name}
-	for _, r := range have {
-		if !strings.HasPrefix(r.target(), chainPrefix) {
-			continue
-		}
-		if err := f.iptables.Delete(c.Table, c.BuiltIn, r...); err != nil {
-			return err
-		}
-		if !slices.Contains(chains, r.target()) {
-			chains = append(chains, r.target())
-		}
-	}
-	for _, chain := range chains {
-		if err := f.iptables.ClearAndDeleteChain(c.Table, chain); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Run calls Sync until the context ends: at once, every interval, and when a relevant chain is changed. The kernel reports changes
-// of the nf_tables backend only (see iptables --version).
-func (f *Firewall) Run(ctx context.Context, interval time.Duration) {
-	syncLoop(klog.NewContext(ctx, klog.FromContext(ctx).WithValues("part", "firewall")), interval, f.syncAndReport, f.watch, &f.status)
-}
-
-// syncAndReport is Sync, and reports the chains that it has restored.
-func (f *Firewall) syncAndReport(ctx context.Context) (changes []string, err error) {
-	changes, err = f.Sync(ctx)
-	f.syncing.Lock()
-	restored := f.foreign.take()
-	f.syncing.Unlock()
-	if len(restored) > 0 && f.config.Restored != nil {
-		f.config.Restored(restored)
-	}
-	return changes, err
-}
-
-// Healthy returns the persistent failure of Run, or nil. It is safe for concurrent use.
-func (f *Firewall) Healthy() error { return f.status.err() }

@@ -74,7 +74,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-func syncFirewall(t *testing.T, f *Firewall) []string {
+func syncFirewall(t *testing.T, f Firewall) []string {
 	t.Helper()
 	changes, err := f.Sync(t.Context())
 	must(t, err)
@@ -261,7 +261,7 @@ func TestFirewall_errors(t *testing.T) {
 	})
 	t.Run("no iptables", func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
-		_, err := NewFirewall(openShift())
+		_, err := NewFirewall(t.Context(), openShift())
 		wantError(t, err, "find iptables")
 	})
 	t.Run("changes of another program", func(t *testing.T) {

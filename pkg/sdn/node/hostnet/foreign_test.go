@@ -14,7 +14,7 @@ func TestFirewall_ownChanges(t *testing.T) {
 	c := sourcesEvaluated()
 	c.HostPorts = func() []HostPort { return ports }
 	c.PodConnections = func() (int, error) { return connections, nil }
-	f, err := NewFirewall(c)
+	f, err := newIPTablesFirewall(t.Context(), c)
 	must(t, err)
 	syncFirewall(t, f)
 	for name, change := range map[string]func() error{

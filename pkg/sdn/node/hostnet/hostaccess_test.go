@@ -157,7 +157,7 @@ func TestHostAccess_change(t *testing.T) {
 			must(t, err)
 			r := &recorder{iptablesClient: ipt}
 			change := func(mode HostAccess) {
-				f := &Firewall{iptables: r, rules: Rules(accessible(mode)), vteps: completeVTEPs()}
+				f := &iptablesFirewall{iptables: r, firewallState: firewallState{rules: Rules(accessible(mode)), vteps: completeVTEPs()}}
 				syncFirewall(t, f)
 				if changes := syncFirewall(t, f); len(changes) > 0 {
 					t.Errorf("second Sync to %s: got changes %q", mode, changes)

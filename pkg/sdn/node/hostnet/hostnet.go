@@ -4,7 +4,7 @@
 // Sync of each part writes only differences. All functions act on the network namespace of the calling thread, the agent's own.
 //
 // It does not create tun0 (an OVS internal port, see package ovs), and it does not change firewalls other than
-// iptables: on a host with native nftables rules or firewalld, the user must accept VXLAN and tun0 there.
+// iptables and its own table of nftables: on a host with other nftables rules or firewalld, the user must accept VXLAN and tun0 there.
 package hostnet
 
 import (

@@ -8,11 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
-
 	"github.com/ovsdn/ovsdn/pkg/sdn/diagnostics"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/nftables"
 )
 
 // maxOthers is the largest number of other programs' rules in a HostPath.
@@ -44,9 +40,29 @@ type HostPath struct {
 	OthersFirst, MayTranslate bool
 }
 
-// Path returns what the host does with the packet: the kernel's decision on its route, and that of the rules that the agent's chains have at the moment. It sends no
-// packet. It is safe for concurrent use, and does not wait for Sync.
-func (f *Firewall) Path(ctx context.Context, p HostPacket) (path HostPath, err error) {
+// ruleSource is what has the rules.
+type ruleSource interface {
+	// builtIn returns the rules and the policy of a built-in chain.
+	builtIn(table, chain string) (rules []Rule, policy string, err error)
+	// list returns the rules of a chain of the agent.
+	list(table, chain string) (rules []Rule, exists bool, err error)
+	// otherTables returns the tables of other programs whose rules builtIn does not return.
+	otherTables() ([]string, error)
+}
+
+// pathTracer evaluates rules.
+type pathTracer struct {
+	*firewallState
+	ruleSource
+}
+
+// Path implements Firewall. It has the rules that iptables has at the moment.
+func (f *iptablesFirewall) Path(ctx context.Context, p HostPacket) (HostPath, error) {
+	return pathTracer{&f.firewallState, f}.trace(ctx, p)
+}
+
+// trace implements Path of a firewall.
+func (f pathTracer) trace(ctx context.Context, p HostPacket) (path HostPath, err error) {
 	packet := rulePacket{source: p.Source, destination: p.Destination, protocol: p.Protocol, port: p.DestinationPort, translated: p.Translated, isVTEP: f.vteps.has}
 	if p.FromPods {
 		packet.in, packet.fromEgressIP = Tun0Name, f.isEgressIP(p.Source)
@@ -90,12 +106,12 @@ func stepsOf(route HostRoute, isFromPods bool) []pathStep {
 
 // translations adds what may translate the destination, as kube-proxy does, and all tables of nftables. The kernel routes a packet from tun0 after it. A connection is
 // translated once.
-func (f *Firewall) translations(path *HostPath, packet rulePacket, isFromPods bool) error {
+func (f pathTracer) translations(path *HostPath, packet rulePacket, isFromPods bool) error {
 	isRouted := path.Route.Kind == diagnostics.RouteLocal || path.Route.Kind == diagnostics.RouteForwarded
 	if !isFromPods && !isRouted {
 		return nil // the kernel routes it before
 	}
-	tables, err := nftTables()
+	tables, err := f.otherTables()
 	if err != nil {
 		return err
 	}
@@ -132,7 +148,7 @@ func (f *Firewall) translations(path *HostPath, packet rulePacket, isFromPods bo
 }
 
 // isEgressIP reports whether the source of a packet from tun0 is an egress IP: the bridge lets no other foreign source pass.
-func (f *Firewall) isEgressIP(source netip.Addr) bool {
+func (f *firewallState) isEgressIP(source netip.Addr) bool {
 	if source == f.config.ServiceNextHop || source == f.config.ServiceOutside {
 		return false
 	}
@@ -140,7 +156,7 @@ func (f *Firewall) isEgressIP(source netip.Addr) bool {
 }
 
 // pass lets the packet pass the rules of a built-in chain, until one decides.
-func (f *Firewall) pass(path *HostPath, packet *rulePacket, table, builtIn string) error {
+func (f pathTracer) pass(path *HostPath, packet *rulePacket, table, builtIn string) error {
 	rules, policy, err := f.builtIn(table, builtIn)
 	if err != nil {
 		return err
@@ -208,7 +224,7 @@ func (p *HostPath) drop(by string, isOther, mayAccept bool) {
 }
 
 // builtIn returns the rules and the policy of a built-in chain.
-func (f *Firewall) builtIn(table, chain string) (rules []Rule, policy string, err error) {
+func (f *iptablesFirewall) builtIn(table, chain string) (rules []Rule, policy string, err error) {
 	lines, _, err := f.lines(table, chain)
 	if err == nil {
 		rules, err = parseRules(lines)
@@ -269,37 +285,15 @@ func (v *VTEPs) has(addr netip.Addr) matched {
 	return matchIf(v.uses[addr] > 0)
 }
 
-// nftTables returns the tables of nf_tables that other programs than iptables have for IPv4, none if the kernel does not support it.
-func nftTables() (names []string, err error) {
-	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP)
-	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	messages, err := request.Execute(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE)
-	if supported, err := nftables.IsSupported(err); err != nil || !supported {
-		return nil, err
-	}
-	for _, m := range messages {
-		if name := nftTable(m); name != "" {
-			names = append(names, name)
+// otherTables returns the tables of nf_tables that iptables does not have.
+func (f *iptablesFirewall) otherTables() (names []string, err error) {
+	tables, err := listNFTTables()
+	for _, t := range tables {
+		if !t.isOfIPTables() && !t.isOwn() {
+			names = append(names, t.String())
 		}
 	}
-	return names, nil
+	return names, err
 }
 
-// nftTable returns the family and the name of a table, "" if it is not for IPv4 or one of iptables.
-func nftTable(message []byte) string {
-	if len(message) < nl.SizeofNfgenmsg {
-		return ""
-	}
-	family := map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip"}[message[0]]
-	for kind, value := range attributes(message[nl.SizeofNfgenmsg:]) {
-		if kind != unix.NFTA_TABLE_NAME || family == "" {
-			continue
-		}
-		name := unix.ByteSliceToString(value)
-		if family == "ip" && slices.Contains([]string{tableRaw, tableMangle, tableNAT, tableFilter, "security"}, name) {
-			return ""
-		}
-		return "nftables table " + family + " " + name
-	}
-	return ""
-}
+func (t nftTable) String() string { return "nftables table " + t.familyName() + " " + t.name }

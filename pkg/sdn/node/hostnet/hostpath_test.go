@@ -12,7 +12,7 @@ import (
 )
 
 // pathOf returns what the host does with a packet, for comparison.
-func pathOf(t *testing.T, f *Firewall, p HostPacket) HostPath {
+func pathOf(t *testing.T, f *iptablesFirewall, p HostPacket) HostPath {
 	t.Helper()
 	path, err := f.Path(t.Context(), p)
 	must(t, err)
@@ -24,7 +24,7 @@ func podTo(destination string) HostPacket {
 }
 
 // pathNode is a host with two interfaces and the rules of the configuration.
-func pathNode(t *testing.T, c FirewallConfig, commands string) *Firewall {
+func pathNode(t *testing.T, c FirewallConfig, commands string) *iptablesFirewall {
 	t.Helper()
 	inNetNS(t)
 	sh(t, `for i in eth0 eth1 tun0; do ip link add $i type veth peer name $i-peer; ip link set $i up; ip link set $i-peer up; done

@@ -84,8 +84,8 @@ func loopbackRules() []Rule {
 	return []Rule{rule([]string{"-d", "127.0.0.0/8", "-i", Tun0Name}, "to the loopback of the node", "DROP")}
 }
 
-// SyncHostPorts updates the rules that depend on the pods with host ports.
-func (f *Firewall) SyncHostPorts(ctx context.Context) error {
+// SyncHostPorts implements Firewall.
+func (f *iptablesFirewall) SyncHostPorts(ctx context.Context) error {
 	f.syncing.Lock()
 	defer f.syncing.Unlock()
 	for _, c := range f.rules {
@@ -98,9 +98,6 @@ func (f *Firewall) SyncHostPorts(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Legacy reports whether the host uses the legacy backend of iptables.
-func (f *Firewall) Legacy() bool { return f.legacy }
 
 // withPods returns the chain with its rules about pods.
 func (c Chain) withPods() Chain {

@@ -88,23 +88,23 @@ func onBackends(t *testing.T, test func(*testing.T, backend, ns.NetNS)) {
 	}
 }
 
-func (b backend) firewall(t *testing.T, c FirewallConfig) (*Firewall, *recorder) {
+func (b backend) firewall(t *testing.T, c FirewallConfig) (*iptablesFirewall, *recorder) {
 	t.Helper()
 	r := &recorder{iptablesClient: b.program(t)}
-	return &Firewall{iptables: r, rules: Rules(c), vteps: completeVTEPs()}, r
+	return &iptablesFirewall{iptables: r, firewallState: firewallState{rules: Rules(c), vteps: completeVTEPs()}}, r
 }
 
 // completeVTEPs returns the VTEPs of a node without peers after Restrict.
 func completeVTEPs() *VTEPs {
-	v := newVTEPs()
+	v := newVTEPs(kernelSets{})
 	v.setComplete()
 	return v
 }
 
 // newFirewall returns the Firewall of a node without peers after Restrict.
-func newFirewall(t *testing.T, c FirewallConfig) *Firewall {
+func newFirewall(t *testing.T, c FirewallConfig) *iptablesFirewall {
 	t.Helper()
-	f, err := NewFirewall(c)
+	f, err := newIPTablesFirewall(t.Context(), c)
 	must(t, err)
 	f.vteps.setComplete()
 	return f

@@ -27,7 +27,7 @@ func (l *tableListings) end() { l.byChain = nil }
 // listed returns the lines of a chain from the listing of its table. ok is false if the chain must be listed.
 //
 // Table nat is listed by chain: to list it takes a second if kube-proxy has 20,000 services, and the agent has two chains there.
-func (f *Firewall) listed(table, chain string) (lines []string, ok bool, err error) {
+func (f *iptablesFirewall) listed(table, chain string) (lines []string, ok bool, err error) {
 	if f.tables.byChain == nil || table == tableNAT || f.tables.large[table] {
 		return nil, false, nil
 	}
@@ -43,7 +43,7 @@ func (f *Firewall) listed(table, chain string) (lines []string, ok bool, err err
 }
 
 // listTable returns the lines of each chain. It returns none if iptables can't read one of them because nft wrote it: it may read the agent's.
-func (f *Firewall) listTable(table string) (map[string][]string, error) {
+func (f *iptablesFirewall) listTable(table string) (map[string][]string, error) {
 	lines, err := f.iptables.List(table, allChains)
 	if err != nil && !isNoChain(err) {
 		return nil, err
@@ -65,7 +65,7 @@ func (f *Firewall) listTable(table string) (map[string][]string, error) {
 
 // current is list for a comparison. If the chain is as desired in the listing of its table, iptables does not run. Otherwise it lists the chain, now and later in
 // this Sync: the chain will be changed, and another program may have changed it since the table was listed.
-func (f *Firewall) current(table, chain string, isDesired func([]Rule) bool) (rules []Rule, exists bool, err error) {
+func (f *iptablesFirewall) current(table, chain string, isDesired func([]Rule) bool) (rules []Rule, exists bool, err error) {
 	lines, isListed, err := f.listed(table, chain)
 	if err != nil {
 		return nil, false, err
@@ -80,7 +80,7 @@ func (f *Firewall) current(table, chain string, isDesired func([]Rule) bool) (ru
 }
 
 // list returns a chain's rules, and whether the chain exists.
-func (f *Firewall) list(table, chain string) (rules []Rule, exists bool, err error) {
+func (f *iptablesFirewall) list(table, chain string) (rules []Rule, exists bool, err error) {
 	lines, exists, err := f.lines(table, chain)
 	if err != nil {
 		return nil, false, err
@@ -90,7 +90,7 @@ func (f *Firewall) list(table, chain string) (rules []Rule, exists bool, err err
 }
 
 // lines returns what `iptables -S CHAIN` prints.
-func (f *Firewall) lines(table, chain string) (lines []string, exists bool, err error) {
+func (f *iptablesFirewall) lines(table, chain string) (lines []string, exists bool, err error) {
 	lines, err = f.iptables.List(table, chain)
 	if isNoChain(err) {
 		return nil, false, nil

@@ -38,13 +38,11 @@ func (c FirewallConfig) masqueradeChain(networks []string) Chain {
 	return chain
 }
 
-// SetNonMasqueradeCIDRs replaces the networks of the configuration. After an error, Run tries again.
-func (f *Firewall) SetNonMasqueradeCIDRs(ctx context.Context, networks []netip.Prefix) (changes []string, err error) {
+// SetNonMasqueradeCIDRs implements Firewall.
+func (f *iptablesFirewall) SetNonMasqueradeCIDRs(ctx context.Context, networks []netip.Prefix) (changes []string, err error) {
 	f.syncing.Lock()
 	defer f.syncing.Unlock()
-	f.config.NonMasqueradeCIDRs = networks
-	chain := f.config.masqueradeChain(ipv4(f.config.ClusterNetworks))
-	f.masquerade = &chain
+	chain := f.setExceptions(networks)
 	if changes, err = f.syncChain(ctx, chain); err != nil {
 		return changes, fmt.Errorf("set up iptables chain %s of table %s: %w", chain.Name, chain.Table, err)
 	}

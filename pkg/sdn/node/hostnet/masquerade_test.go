@@ -255,7 +255,7 @@ func TestMasquerade_fallbacks(t *testing.T) {
 }
 
 // lacks reports whether the feature is skipped.
-func (f *Firewall) lacks(feature Feature) bool {
+func (f *iptablesFirewall) lacks(feature Feature) bool {
 	return slices.ContainsFunc(f.Skipped(), func(s Skipped) bool { return s.Feature == feature })
 }
 
@@ -293,7 +293,7 @@ func TestMasquerade_beforeRestrict(t *testing.T) {
 		syncFirewall(t, previous)
 		for _, config := range []FirewallConfig{excepting(openShift()), notMasqueraded(openShift())} {
 			f, _ := b.firewall(t, config)
-			f.vteps = newVTEPs()
+			f.vteps = newVTEPs(kernelSets{})
 			syncFirewall(t, f)
 			if rules := chainRules(b.save(t)); strings.Contains(rules, "not masqueraded") || !strings.Contains(rules, "pod to the world") {
 				t.Errorf("before the nodes are known: got rules\n%swant all destinations", rules)
@@ -308,7 +308,7 @@ func TestMasquerade_beforeRestrict(t *testing.T) {
 				t.Errorf("rules after Restrict differ (-want +got):\n%s", diff)
 			}
 			restarted, _ := b.firewall(t, config)
-			restarted.vteps = newVTEPs()
+			restarted.vteps = newVTEPs(kernelSets{})
 			syncFirewall(t, restarted)
 			if diff := cmp.Diff(want, chainRules(b.save(t))); diff != "" {
 				t.Errorf("rules after a restart differ (-want +got):\n%s", diff)

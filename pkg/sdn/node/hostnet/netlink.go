@@ -14,13 +14,13 @@ import (
 )
 
 // watch signals when nftables reports a relevant change.
-func (f *Firewall) watch() (*watcher, error) {
+func (f *iptablesFirewall) watch() (*watcher, error) {
 	return newWatcher(unix.NETLINK_NETFILTER, []uint{unix.NFNLGRP_NFTABLES}, f.isRelevant())
 }
 
 // isRelevant returns a function that reports whether a message is about a chain of the rules, a built-in chain with a jump, or their table. Other
 // chains, such as kube-proxy's, change frequently.
-func (f *Firewall) isRelevant() func(syscall.NetlinkMessage) bool {
+func (f *iptablesFirewall) isRelevant() func(syscall.NetlinkMessage) bool {
 	type chain struct{ table, name string }
 	relevant := map[chain]bool{}
 	for _, c := range f.rules {

@@ -79,13 +79,14 @@ func FuzzNetlinkMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
 		changedChain(message(kind, data))
 		changedLink(message(kind, data))
-		nftTable(data)
+		parseNFTTable(data)
+		parseDropPolicy(data)
 	})
 }
 
 func TestFirewall_isRelevant(t *testing.T) {
 	inNetNS(t)
-	f, err := NewFirewall(openShift())
+	f, err := newIPTablesFirewall(t.Context(), openShift())
 	must(t, err)
 	syncFirewall(t, f)
 

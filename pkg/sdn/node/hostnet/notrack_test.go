@@ -47,7 +47,7 @@ func TestTunnelIsNotTracked(t *testing.T) {
 	if got := exchange(); got != 0 {
 		t.Errorf("got %d conntrack entries for the tunnel of %d inner connections, want 0", got, flows)
 	}
-	f, err := NewFirewall(openShift())
+	f, err := newIPTablesFirewall(t.Context(), openShift())
 	must(t, err)
 	f.rules = f.rules.in([]string{tableRaw})
 	must(t, f.Remove(t.Context()))
@@ -111,7 +111,7 @@ func TestFirewall_kernelWithoutNotrack(t *testing.T) {
 			"#!/bin/sh\ncase \" $* \" in *' raw '*) echo 'Table does not exist (do you need to insmod?)' >&2; exit %d;; esac\nexec %s \"$@\"\n", status, program))
 		ipt, err := iptables.New(iptables.Path(filepath.Join(dir, "iptables")), iptables.Timeout(lockWait))
 		must(t, err)
-		f := &Firewall{iptables: ipt, rules: Rules(openShift()), vteps: completeVTEPs()}
+		f := &iptablesFirewall{iptables: ipt, firewallState: firewallState{rules: Rules(openShift()), vteps: completeVTEPs()}}
 		syncFirewall(t, f)
 		skipped := f.Skipped()
 		if len(skipped) != 2 || skipped[0].Feature != FeatureNotrack || skipped[1].Feature != FeatureEgressNotrack {

@@ -66,14 +66,14 @@ func isNoTable(err error) bool {
 }
 
 // skip records the failure of an optional chain, and logs each cause once.
-func (f *Firewall) skip(ctx context.Context, c Chain, err error) {
+func (f *firewallState) skip(ctx context.Context, c Chain, err error) {
 	if s, isNew := f.record(c, c.Optional, err); isNew {
 		klog.FromContext(ctx).Error(s.Err, "Skipped optional iptables chain", "chain", c.Name, "table", c.Table, "feature", s.Feature, "action", s.Remedy)
 	}
 }
 
 // setReduced records whether the active rules of a chain lack its feature, since iptables has rejected others.
-func (f *Firewall) setReduced(c Chain, active []Rule, rejected error) {
+func (f *firewallState) setReduced(c Chain, active []Rule, rejected error) {
 	switch {
 	case c.Reduced == nil:
 	case rejected != nil && !slices.ContainsFunc(active, func(r Rule) bool { return slices.Contains(r, c.Reduced.Set) }):
@@ -84,32 +84,37 @@ func (f *Firewall) setReduced(c Chain, active []Rule, rejected error) {
 }
 
 // record records that a feature of the chain could not be set up, and reports whether the cause is new.
-func (f *Firewall) record(c Chain, o *Optional, err error) (s Skipped, isNew bool) {
+func (f *firewallState) record(c Chain, o *Optional, err error) (s Skipped, isNew bool) {
 	remedy, lacksModules := o.remedy(err, kernelLoadsModules())
 	err = fmt.Errorf("set up iptables chain %s of table %s: %w", c.Name, c.Table, err)
 	if lacksModules {
 		err = fmt.Errorf("%w; the kernel needs %s", err, o.Modules)
 	}
 	s = Skipped{Feature: o.Feature, Err: err, Remedy: remedy}
+	return s, f.store(c.Name, s)
+}
+
+// store records a missing feature of a chain, and reports whether the cause is new.
+func (f *firewallState) store(chain string, s Skipped) (isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	previous, known := f.skipped[c.Name]
+	previous, known := f.skipped[chain]
 	if f.skipped == nil {
 		f.skipped = map[string]Skipped{}
 	}
-	f.skipped[c.Name] = s
-	return s, !known || previous.Err.Error() != err.Error()
+	f.skipped[chain] = s
+	return !known || previous.Err.Error() != s.Err.Error()
 }
 
 // setInstalled records that an optional chain, or all of a chain, is installed.
-func (f *Firewall) setInstalled(c Chain) {
+func (f *firewallState) setInstalled(c Chain) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.skipped, c.Name)
 }
 
-// Skipped returns the missing optional features, each once. The node works without them. It is safe for concurrent use.
-func (f *Firewall) Skipped() []Skipped {
+// Skipped implements Firewall.
+func (f *firewallState) Skipped() []Skipped {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []Skipped

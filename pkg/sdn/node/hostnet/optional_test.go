@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,7 +62,9 @@ func TestOptional_remedy(t *testing.T) {
 // forbiddenSets are the sets of an agent without permission.
 type forbiddenSets struct{ ipsets }
 
-func (forbiddenSets) list(string) (*netlink.IPSetResult, error) { return nil, unix.EPERM }
+func (forbiddenSets) list(context.Context, string) (*netlink.IPSetResult, error) {
+	return nil, unix.EPERM
+}
 
 // The error of an agent without permission does not report missing modules.
 func TestFirewall_noPermissionForSets(t *testing.T) {

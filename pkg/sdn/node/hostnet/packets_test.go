@@ -21,7 +21,7 @@ import (
 // 192.0.2.1. tun0 is a veth here, and the pods share one namespace: the test has no bridge.
 type network struct {
 	pods, outside ns.NetNS
-	firewall      *Firewall
+	firewall      *iptablesFirewall
 }
 
 func newNetwork(t *testing.T, c FirewallConfig) network {
@@ -31,6 +31,18 @@ func newNetwork(t *testing.T, c FirewallConfig) network {
 
 // newNetworkHere is newNetwork in the current network namespace, which can have rules of the host.
 func newNetworkHere(t *testing.T, c FirewallConfig) network {
+	n := newHosts(t)
+	// The host drops by default.
+	sh(t, "iptables -P FORWARD DROP; iptables -P INPUT DROP")
+	n.firewall = newFirewall(t, c)
+	n.firewall.vteps.Allow(t.Context(), "outside", netip.MustParseAddr("192.0.2.1"))
+	syncFirewall(t, n.firewall)
+	return n
+}
+
+// newHosts is newNetworkHere without a firewall.
+func newHosts(t *testing.T) network {
+	t.Helper()
 	n := network{pods: newNetNS(t), outside: newNetNS(t)}
 	veth := func(name string, mac net.HardwareAddr, peer ns.NetNS) {
 		link := &netlink.Veth{
@@ -52,11 +64,6 @@ func newNetworkHere(t *testing.T, c FirewallConfig) network {
 		return nil
 	}))
 	syncTun0(t, node1())
-	// The host drops by default.
-	sh(t, "iptables -P FORWARD DROP; iptables -P INPUT DROP")
-	n.firewall = newFirewall(t, c)
-	n.firewall.vteps.Allow(t.Context(), "outside", netip.MustParseAddr("192.0.2.1"))
-	syncFirewall(t, n.firewall)
 	return n
 }
 

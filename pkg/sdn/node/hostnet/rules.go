@@ -59,6 +59,7 @@ type FirewallConfig struct {
 	// MasqueradeHostPorts masquerades connections of other hosts to pods through host ports.
 	MasqueradeHostPorts bool
 
+	Program      FirewallProgram         // "": FirewallAuto
 	HostAccess   HostAccess              // "": HostAccessAll
 	NodeNetworks []config.ClusterNetwork // the first address of each subnet is a node's
 }

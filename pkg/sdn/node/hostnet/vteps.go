@@ -35,11 +35,17 @@ type VTEPs struct {
 	uses     map[netip.Addr]int
 	created  bool
 	complete bool
+
+	// Each write of nftables is a process. Until the VTEPs are complete, addresses are only written one by one if the kernel's rules match the set and it lacks them.
+	batches   bool
+	unmatched bool                // no rule of the kernel matches the set
+	known     map[netip.Addr]bool // the entries of the set after the last sync
 }
 
 // newVTEPs returns an empty VTEPs. The first Sync of its Firewall creates the set.
-func newVTEPs() *VTEPs {
-	return &VTEPs{sets: kernelSets{}, byName: map[string][]netip.Addr{}, uses: map[netip.Addr]int{}}
+func newVTEPs(sets ipsets) *VTEPs {
+	_, isNFT := sets.(nftSets)
+	return &VTEPs{sets: sets, byName: map[string][]netip.Addr{}, uses: map[netip.Addr]int{}, batches: isNFT}
 }
 
 // Allow adds an address of the name; Settle removes the name's other addresses. A failure is logged, and the next Sync of the Firewall
@@ -51,12 +57,24 @@ func (v *VTEPs) Allow(ctx context.Context, name string, addr netip.Addr) {
 		return
 	}
 	v.byName[name] = append(v.byName[name], addr)
-	if v.uses[addr]++; v.uses[addr] > 1 || !v.created {
+	if v.uses[addr]++; v.uses[addr] > 1 || !v.created || v.isDeferred(addr) {
 		return
 	}
-	if err := v.sets.add(vtepSet, addr); err != nil && !isExist(err) {
+	if err := v.sets.add(ctx, vtepSet, addr); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to add VTEP to the set", "set", vtepSet, "vtep", addr, "hostSubnet", name)
 	}
+}
+
+// isDeferred reports whether Restrict adds the address, or the set has it.
+func (v *VTEPs) isDeferred(addr netip.Addr) bool {
+	return v.batches && !v.complete && (v.unmatched || v.known[addr])
+}
+
+// setUnmatched records whether no rule of the kernel matches the set.
+func (v *VTEPs) setUnmatched(is bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.unmatched = is
 }
 
 // Settle removes the addresses of the name other than addr; all of them if addr is the zero Addr.
@@ -73,10 +91,11 @@ func (v *VTEPs) Settle(ctx context.Context, name string, addr netip.Addr) {
 			continue
 		}
 		delete(v.uses, a)
+		delete(v.known, a)
 		if !v.created {
 			continue
 		}
-		if err := v.sets.remove(vtepSet, a); err != nil && !isExist(err) {
+		if err := v.sets.remove(ctx, vtepSet, a); err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to remove VTEP from the set", "set", vtepSet, "vtep", a, "hostSubnet", name)
 		}
 	}
@@ -99,14 +118,14 @@ func (v *VTEPs) setComplete() {
 }
 
 // sync creates the set if it does not exist, and makes its entries equal to the addresses. It returns the changes, for logging.
-func (v *VTEPs) sync() (changes []string, err error) {
+func (v *VTEPs) sync(ctx context.Context) (changes []string, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	set, err := v.sets.list(vtepSet)
+	set, err := v.sets.list(ctx, vtepSet)
 	if errors.Is(err, unix.ENOENT) {
-		if err = v.sets.create(vtepSet); err == nil {
+		if err = v.sets.create(ctx, vtepSet); err == nil {
 			changes = append(changes, "set "+vtepSet+" created")
-			set, err = v.sets.list(vtepSet)
+			set, err = v.sets.list(ctx, vtepSet)
 		}
 	}
 	if err != nil {
@@ -122,26 +141,36 @@ func (v *VTEPs) sync() (changes []string, err error) {
 			have[addr.Unmap()] = true
 		}
 	}
-	for addr := range v.uses {
-		if have[addr] {
-			continue
-		}
-		if err := v.sets.add(vtepSet, addr); err != nil && !isExist(err) {
-			return changes, fmt.Errorf("add %s to set %s: %w", addr, vtepSet, err)
-		}
+	added := sortedAddrs(v.uses, func(addr netip.Addr) bool { return !have[addr] })
+	if err := v.sets.add(ctx, vtepSet, added...); err != nil {
+		return changes, fmt.Errorf("add %v to set %s: %w", added, vtepSet, err)
+	}
+	removed := sortedAddrs(have, func(addr netip.Addr) bool { return v.complete && v.uses[addr] == 0 })
+	if err := v.sets.remove(ctx, vtepSet, removed...); err != nil {
+		return changes, fmt.Errorf("remove %v from set %s: %w", removed, vtepSet, err)
+	}
+	v.known = have
+	for _, addr := range added {
+		v.known[addr] = true
 		changes = append(changes, fmt.Sprintf("set %s: added %s", vtepSet, addr))
 	}
-	for addr := range have {
-		if !v.complete || v.uses[addr] > 0 {
-			continue
-		}
-		if err := v.sets.remove(vtepSet, addr); err != nil && !isExist(err) {
-			return changes, fmt.Errorf("remove %s from set %s: %w", addr, vtepSet, err)
-		}
+	for _, addr := range removed {
+		delete(v.known, addr)
 		changes = append(changes, fmt.Sprintf("set %s: removed %s", vtepSet, addr))
 	}
 	slices.Sort(changes)
 	return changes, nil
+}
+
+// sortedAddrs returns the keys for which is returns true.
+func sortedAddrs[V any](all map[netip.Addr]V, is func(netip.Addr) bool) (addrs []netip.Addr) {
+	for addr := range all {
+		if is(addr) {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
 }
 
 // isExist reports whether an entry to be added exists, or one to be removed does not.
@@ -153,24 +182,28 @@ func RemoveSets(ctx context.Context) error {
 	return errors.Join(removeSet(ctx, vtepSet, vtepSetType), removeSet(ctx, egressSet, egressSetType))
 }
 
-func removeSet(ctx context.Context, name, setType string) error {
+func removeSet(ctx context.Context, name, setType string) (err error) {
 	const interval, timeout = 20 * time.Millisecond, 5 * time.Second
+	// The kernel releases the set asynchronously after a rule of nftables was deleted.
+	_ = wait.PollUntilContextTimeout(ctx, interval, timeout, true, func(context.Context) (bool, error) {
+		err = destroySet(ctx, name, setType)
+		return !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_BUSY)), nil
+	})
+	return err
+}
+
+// destroySet deletes the set, if it exists and is not that of another program.
+func destroySet(ctx context.Context, name, setType string) error {
 	set, err := netlink.IpsetList(name)
 	if err == nil && set.TypeName != setType {
 		klog.FromContext(ctx).Info("Skipped removal of the set of another program", "set", name, "type", set.TypeName)
 		return nil
 	}
-	// The kernel releases the set asynchronously after a rule of nftables was deleted.
-	_ = wait.PollUntilContextTimeout(ctx, interval, timeout, true, func(context.Context) (bool, error) {
-		err = netlink.IpsetDestroy(name)
-		return !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_BUSY)), nil
-	})
-	switch {
-	case err == nil, errors.Is(err, unix.ENOENT), lacksSets(err):
+	err = netlink.IpsetDestroy(name)
+	if err == nil || errors.Is(err, unix.ENOENT) || lacksSets(err) {
 		return nil
-	default:
-		return fmt.Errorf("destroy set %s: %w", name, err)
 	}
+	return fmt.Errorf("destroy set %s: %w", name, err)
 }
 
 // lacksSets reports whether the error is that of a kernel without ip_set (EINVAL) or without nfnetlink (EPROTONOSUPPORT).
@@ -181,16 +214,31 @@ func lacksSets(err error) bool {
 // kernelSets implements ipsets for the calling thread's network namespace.
 type kernelSets struct{}
 
-func (kernelSets) create(name string) error {
+func (kernelSets) create(_ context.Context, name string) error {
 	return netlink.IpsetCreate(name, vtepSetType, netlink.IpsetCreateOptions{})
 }
 
-func (kernelSets) list(name string) (*netlink.IPSetResult, error) { return netlink.IpsetList(name) }
-
-func (kernelSets) add(name string, addr netip.Addr) error {
-	return netlink.IpsetAdd(name, &netlink.IPSetEntry{IP: addr.AsSlice()})
+func (kernelSets) list(_ context.Context, name string) (*netlink.IPSetResult, error) {
+	return netlink.IpsetList(name)
 }
 
-func (kernelSets) remove(name string, addr netip.Addr) error {
-	return netlink.IpsetDel(name, &netlink.IPSetEntry{IP: addr.AsSlice()})
+func (kernelSets) add(ctx context.Context, name string, addrs ...netip.Addr) error {
+	return eachAddr(ctx, addrs, func(e *netlink.IPSetEntry) error { return netlink.IpsetAdd(name, e) })
+}
+
+func (kernelSets) remove(ctx context.Context, name string, addrs ...netip.Addr) error {
+	return eachAddr(ctx, addrs, func(e *netlink.IPSetEntry) error { return netlink.IpsetDel(name, e) })
+}
+
+// eachAddr changes a set. It ignores the entries that are as desired.
+func eachAddr(ctx context.Context, addrs []netip.Addr, change func(*netlink.IPSetEntry) error) error {
+	for _, addr := range addrs {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := change(&netlink.IPSetEntry{IP: addr.AsSlice()}); err != nil && !isExist(err) {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"context"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -62,7 +63,7 @@ func TestVTEPsFollowHostSubnets(t *testing.T) {
 
 		// Changes by other programs are corrected.
 		must(t, netlink.IpsetFlush(vtepSet))
-		must(t, kernelSets{}.add(vtepSet, netip.MustParseAddr("203.0.113.1")))
+		must(t, kernelSets{}.add(ctx, vtepSet, netip.MustParseAddr("203.0.113.1")))
 		want := []string{"set OVSDN-VTEPS: added 192.0.2.22", "set OVSDN-VTEPS: removed 203.0.113.1"}
 		if diff := cmp.Diff(want, syncFirewall(t, f)); diff != "" {
 			t.Errorf("changes (-want +got):\n%s", diff)
@@ -86,9 +87,9 @@ func TestVTEPsFollowHostSubnets(t *testing.T) {
 func TestVTEPs_beforeRestrict(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
 		ctx := t.Context()
-		start := func() *Firewall {
+		start := func() *iptablesFirewall {
 			f, _ := b.firewall(t, openShift())
-			f.vteps = newVTEPs()
+			f.vteps = newVTEPs(kernelSets{})
 			return f
 		}
 		restricted := func() bool { return strings.Contains(b.save(t), "--match-set "+vtepSet) }
@@ -122,12 +123,12 @@ func TestVTEPs_beforeRestrict(t *testing.T) {
 // noSets is a kernel without ip_set.
 type noSets struct{ ipsets }
 
-func (noSets) list(string) (*netlink.IPSetResult, error) { return nil, unix.EINVAL }
+func (noSets) list(context.Context, string) (*netlink.IPSetResult, error) { return nil, unix.EINVAL }
 
 // On a kernel without sets all other rules are installed. VXLAN is accepted from any address, which is reported.
 func TestFirewall_kernelWithoutSets(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend, _ ns.NetNS) {
-		withoutMatch := func(f *Firewall) {
+		withoutMatch := func(f *iptablesFirewall) {
 			program, err := exec.LookPath(string(b))
 			must(t, err)
 			dir := t.TempDir()
@@ -135,8 +136,8 @@ func TestFirewall_kernelWithoutSets(t *testing.T) {
 			f.iptables, err = iptables.New(iptables.Path(filepath.Join(dir, "iptables")), iptables.Timeout(lockWait))
 			must(t, err)
 		}
-		for name, cripple := range map[string]func(*Firewall){
-			"ip_set": func(f *Firewall) { f.vteps.sets = noSets{kernelSets{}} },
+		for name, cripple := range map[string]func(*iptablesFirewall){
+			"ip_set": func(f *iptablesFirewall) { f.vteps.sets = noSets{kernelSets{}} },
 			"xt_set": withoutMatch,
 		} {
 			f, _ := b.firewall(t, openShift())

@@ -69,6 +69,32 @@ func IsSupported(err error) (bool, error) {
 	return true, nil
 }
 
+// maxDumps is the number of attempts to list objects that other programs change.
+const maxDumps = 5
+
+// Dump returns the messages of kind answer about all objects that a request lists, e.g. NFT_MSG_NEWTABLE for NFT_MSG_GETTABLE. A kernel without nf_tables has none.
+func Dump(request, answer int) ([][]byte, error) {
+	return retryInterrupted(func() ([][]byte, error) {
+		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|request, unix.NLM_F_DUMP)
+		r.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+		messages, err := r.Execute(unix.NETLINK_NETFILTER, uint16(unix.NFNL_SUBSYS_NFTABLES<<8|answer))
+		if supported, err := IsSupported(err); err != nil || !supported {
+			return nil, err
+		}
+		return messages, nil
+	})
+}
+
+// retryInterrupted repeats a dump during which another program changed what it lists.
+func retryInterrupted(dump func() ([][]byte, error)) (messages [][]byte, err error) {
+	for range maxDumps {
+		if messages, err = dump(); !errors.Is(err, nl.ErrDumpInterrupted) {
+			return messages, err
+		}
+	}
+	return nil, err
+}
+
 func has(message int, names ...*nl.RtAttr) (bool, error) {
 	_, err := query(message, unix.NFPROTO_IPV4, names...)
 	if errors.Is(err, unix.ENOENT) {

@@ -1,11 +1,13 @@
 package nftables
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"runtime"
 	"testing"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -59,5 +61,20 @@ func TestGeneration(t *testing.T) {
 	nft(t, "add table ip another")
 	if after, err := Generation(); err != nil || after != before+1 {
 		t.Errorf("got generation %d (%v) after %d, want the next one", after, err, before)
+	}
+}
+
+func TestRetryInterrupted(t *testing.T) {
+	for _, test := range []struct{ interrupted, want int }{{0, 1}, {maxDumps - 1, maxDumps}, {maxDumps, maxDumps}} {
+		calls := 0
+		_, err := retryInterrupted(func() ([][]byte, error) {
+			if calls++; calls <= test.interrupted {
+				return nil, nl.ErrDumpInterrupted
+			}
+			return nil, nil
+		})
+		if failed := test.interrupted == maxDumps; calls != test.want || errors.Is(err, nl.ErrDumpInterrupted) != failed {
+			t.Errorf("%d interrupted: got %d dumps, error %v, want %d", test.interrupted, calls, err, test.want)
+		}
 	}
 }
