@@ -18,7 +18,7 @@ func TestClientPortCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	var events []string
-	c := &clientPortCheck{sysctls: sysctl.Dir(dir), warn: func(reason string, err error) { events = append(events, reason+" "+err.Error()) }}
+	c := newClientPortCheck(sysctl.Dir(dir), func(reason string, err error) { events = append(events, reason+" "+err.Error()) })
 	for _, step := range []struct {
 		name, portRange string // "": it can't be read
 		events          int

@@ -82,7 +82,7 @@ type nodeNetwork struct {
 	ipam        *ipam.IPAM
 	pods        *pods.Manager
 	hostPorts   *hostports.Ports
-	kubeProxy   *kubeProxyCheck // nil unless node.BalancesServices
+	proxyCheck  *problemCheck // nil unless node.BalancesServices
 	foreign     *foreignChanges
 }
 
@@ -365,7 +365,7 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *br0.Reconciler,
 	start(files.Run)
 	features := newHostFeatures(n.firewall, a.reporter)
 	message := func() string {
-		return fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", n.hostSubnet.Subnets, n.underlay, n.mtu) + features.effects() + n.kubeProxy.effect()
+		return fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", n.hostSubnet.Subnets, n.underlay, n.mtu) + features.effects() + n.proxyCheck.condition()
 	}
 	if status := message(); files.Healthy() == nil { // without the CNI configuration kubelet reports no network
 		a.reporter.Event(corev1.EventTypeNormal, eventreason.NetworkReady, status)

@@ -17,7 +17,7 @@ func TestRouteCheck(t *testing.T) {
 	overlap, unread := errors.Join(&hostnet.OverlapError{What: "cluster network", Route: "10.130.4.0/24 dev eth0"}), errors.New("list the host's routes: no buffer space")
 	var events []string
 	var routes error
-	c := &routeCheck{overlap: func() error { return routes }, warn: func(reason string, err error) { events = append(events, reason+" "+err.Error()) }}
+	c := routeCheck(func() error { return routes }, func(reason string, err error) { events = append(events, reason+" "+err.Error()) })
 	event := eventreason.RouteOverlap + " a route of another program takes packets of pods or services: " + overlap.Error()
 	for _, step := range []struct {
 		name      string
@@ -48,10 +48,10 @@ func TestRouteCheck(t *testing.T) {
 func TestRouteCheck_interval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lists := 0
-		c := &routeCheck{overlap: func() error { lists++; return nil }}
+		c := routeCheck(func() error { lists++; return nil }, nil)
 		go c.run(t.Context())
 		for range 100 {
-			time.Sleep(routeCheckInterval / 10) //nolint:forbidigo // the bubble's clock
+			time.Sleep(problemCheckInterval / 10) //nolint:forbidigo // the bubble's clock
 			_ = c.healthy()
 		}
 		synctest.Wait()

@@ -44,9 +44,9 @@ func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ports := &clientPortCheck{sysctls: sysctl.Dir(a.SysctlDir), warn: a.reporter.Warn}
-	n.kubeProxy = &kubeProxyCheck{find: hostnet.KubeProxyRules, warn: a.reporter.Warn}
-	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, ports.run, n.kubeProxy.run)
+	ports := newClientPortCheck(sysctl.Dir(a.SysctlDir), a.reporter.Warn)
+	n.proxyCheck = newKubeProxyCheck(hostnet.KubeProxyRules, a.reporter.Warn)
+	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, ports.run, n.proxyCheck.run)
 	if err := apiServerByService(a.apiServers, n.node.ServiceNetwork); err != nil {
 		klog.FromContext(ctx).Error(err, "The API server's address depends on services")
 		a.reporter.Warn(eventreason.APIServerByService, err)

@@ -13,10 +13,7 @@ func TestKubeProxyCheck(t *testing.T) {
 	var place string
 	var readErr error
 	var events []string
-	c := &kubeProxyCheck{
-		find: func() (string, error) { return place, readErr },
-		warn: func(reason string, err error) { events = append(events, reason+" "+err.Error()) },
-	}
+	c := newKubeProxyCheck(func() (string, error) { return place, readErr }, func(reason string, err error) { events = append(events, reason+" "+err.Error()) })
 	const nftables, iptables = "table ip kube-proxy of nftables", "chain KUBE-SERVICES of iptables"
 	for _, step := range []struct {
 		name, place string
@@ -35,8 +32,8 @@ func TestKubeProxyCheck(t *testing.T) {
 	} {
 		place, readErr = step.place, step.err
 		c.check(t.Context())
-		if len(events) != step.events || (c.effect() != "") != step.effect {
-			t.Fatalf("%s: got effect %q and Events %q, want an effect: %t, and %d Events", step.name, c.effect(), events, step.effect, step.events)
+		if len(events) != step.events || (c.condition() != "") != step.effect {
+			t.Fatalf("%s: got effect %q and Events %q, want an effect: %t, and %d Events", step.name, c.condition(), events, step.effect, step.events)
 		}
 		if step.place == "" {
 			continue
@@ -45,7 +42,7 @@ func TestKubeProxyCheck(t *testing.T) {
 			t.Errorf("%s: got Event %q, want %s with %q", step.name, got, eventreason.KubeProxyRules, step.place)
 		}
 	}
-	if got := (*kubeProxyCheck)(nil).effect(); got != "" {
+	if got := (*problemCheck)(nil).condition(); got != "" {
 		t.Errorf("got effect %q where kube-proxy balances services, want none", got)
 	}
 }
