@@ -13,8 +13,8 @@ const (
 	kubeProxyChain = "KUBE-SERVICES" // chain of table nat of iptables, in the modes iptables and ipvs
 )
 
-// KubeProxyRules returns where kube-proxy has rules on this host, which remain when it ends; "": it has none. It reads no rules of nftables. It runs iptables only if the
-// legacy backend has table nat.
+// KubeProxyRules returns where kube-proxy has rules on this host, which remain when it ends; "": it has none. An empty chain, which `iptables -F` leaves, has none. It runs
+// iptables only if the legacy backend has table nat.
 func KubeProxyRules() (place string, err error) {
 	const table, chain = "table ip " + kubeProxyTable + " of nftables", "chain " + kubeProxyChain + " of iptables"
 	exists, err := nftables.HasTable(kubeProxyTable)
@@ -24,7 +24,7 @@ func KubeProxyRules() (place string, err error) {
 	if exists {
 		return table, nil
 	}
-	if exists, err = nftables.HasChain(tableNAT, kubeProxyChain); err == nil && !exists {
+	if exists, err = nftables.HasRules(tableNAT, kubeProxyChain); err == nil && !exists {
 		exists, err = legacyHasKubeProxy()
 	}
 	if err != nil {
@@ -45,5 +45,11 @@ func legacyHasKubeProxy() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return programs[len(programs)-1].ChainExists(tableNAT, kubeProxyChain)
+	legacy := programs[len(programs)-1]
+	exists, err := legacy.ChainExists(tableNAT, kubeProxyChain)
+	if err != nil || !exists {
+		return false, err
+	}
+	lines, err := legacy.List(tableNAT, kubeProxyChain)
+	return len(lines) > 1, err // the first creates the chain
 }

@@ -14,10 +14,12 @@ func TestKubeProxyRules(t *testing.T) {
 			{"no rules", "true", ""},
 			{"kubelet", b.command() + " -t mangle -N KUBE-KUBELET-CANARY; " + iptables + "-N KUBE-KUBELET-CANARY", ""},
 			{"chain of another table", b.command() + " -t filter -N KUBE-SERVICES", ""},
-			{"iptables", iptables + "-N KUBE-SERVICES; " + iptables + "-A PREROUTING -j KUBE-SERVICES", "chain KUBE-SERVICES of iptables"},
+			{"empty chain", iptables + "-N KUBE-SERVICES; " + iptables + "-A PREROUTING -j KUBE-SERVICES", ""},
+			{"iptables", iptables + "-A KUBE-SERVICES -d 172.30.0.1 -j ACCEPT", "chain KUBE-SERVICES of iptables"},
 			{"nftables", "nft add table ip kube-proxy", "table ip kube-proxy of nftables"},
 			{"nftables, deleted", "nft delete table ip kube-proxy", "chain KUBE-SERVICES of iptables"},
-			{"iptables, deleted", iptables + "-F PREROUTING; " + iptables + "-X KUBE-SERVICES", ""},
+			{"iptables, flushed", iptables + "-F", ""},
+			{"iptables, deleted", iptables + "-X KUBE-SERVICES", ""},
 			{"table of another family", "nft add table ip6 kube-proxy", ""},
 		} {
 			sh(t, step.run)

@@ -19,11 +19,14 @@ func HasTable(table string) (bool, error) {
 	return exists, nil
 }
 
-// HasChain reports whether the chain of the table of family ip exists. A kernel without nf_tables has none.
-func HasChain(table, chain string) (bool, error) {
+// HasRules reports whether the chain of the table of family ip exists and has a rule. A kernel without nf_tables has none.
+func HasRules(table, chain string) (bool, error) {
 	exists, err := has(unix.NFT_MSG_GETCHAIN, name(unix.NFTA_CHAIN_TABLE, table), name(unix.NFTA_CHAIN_NAME, chain))
+	if err == nil && exists {
+		exists, err = startsDump(unix.NFT_MSG_GETRULE, name(unix.NFTA_RULE_TABLE, table), name(unix.NFTA_RULE_CHAIN, chain))
+	}
 	if err != nil {
-		return false, fmt.Errorf("find chain %s of table ip %s of nftables: %w", chain, table, err)
+		return false, fmt.Errorf("find rules in chain %s of table ip %s of nftables: %w", chain, table, err)
 	}
 	return exists, nil
 }
@@ -103,15 +106,46 @@ func has(message int, names ...*nl.RtAttr) (bool, error) {
 	return IsSupported(err)
 }
 
+// startsDump reports whether the dump has an object. It reads the first part only: a chain of kube-proxy may have ten thousand rules.
+func startsDump(message int, names ...*nl.RtAttr) (bool, error) {
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return false, err
+	}
+	defer socket.Close()
+	if err := socket.Send(newRequest(message, unix.NLM_F_DUMP, unix.NFPROTO_IPV4, names)); err != nil {
+		return false, err
+	}
+	answers, _, err := socket.Receive()
+	if err != nil || len(answers) == 0 {
+		return false, err
+	}
+	switch first := answers[0]; first.Header.Type {
+	case unix.NLMSG_DONE:
+		return false, nil
+	case unix.NLMSG_ERROR:
+		if len(first.Data) < 4 {
+			return false, errors.New("nftables reported an error without a number")
+		}
+		errno := int32(binary.NativeEndian.Uint32(first.Data)) //nolint:gosec // the kernel's number has a sign
+		return false, unix.Errno(-errno)
+	}
+	return true, nil
+}
+
 func name(attribute int, value string) *nl.RtAttr {
 	return nl.NewRtAttr(attribute, nl.ZeroTerminated(value))
 }
 
 func query(message int, family uint8, attributes ...*nl.RtAttr) ([][]byte, error) {
-	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|message, 0)
+	return newRequest(message, 0, family, attributes).Execute(unix.NETLINK_NETFILTER, 0)
+}
+
+func newRequest(message, flags int, family uint8, attributes []*nl.RtAttr) *nl.NetlinkRequest {
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|message, flags)
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
 	for _, a := range attributes {
 		request.AddData(a)
 	}
-	return request.Execute(unix.NETLINK_NETFILTER, 0)
+	return request
 }

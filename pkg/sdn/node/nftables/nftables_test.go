@@ -34,19 +34,22 @@ func TestHas(t *testing.T) {
 	inNetNS(t)
 	for _, step := range []struct {
 		change       string
-		table, chain bool
+		table, rules bool
 	}{
 		{"add table ip6 filter", false, false},
 		{"add table ip filter", true, false},
-		{"add chain ip filter ours", true, true},
+		{"add chain ip filter ours", true, false},
+		{"add rule ip filter ours accept; add chain ip filter other; flush chain ip filter other", true, true},
+		{"add rule ip filter other jump ours; flush chain ip filter ours", true, false},
+		{"add chain ip6 filter ours; add rule ip6 filter ours accept", true, false},
 		{"delete table ip filter", false, false},
 	} {
 		nft(t, step.change)
 		if got, err := HasTable("filter"); err != nil || got != step.table {
 			t.Errorf("%s: got table %t, %v, want %t", step.change, got, err, step.table)
 		}
-		if got, err := HasChain("filter", "ours"); err != nil || got != step.chain {
-			t.Errorf("%s: got chain %t, %v, want %t", step.change, got, err, step.chain)
+		if got, err := HasRules("filter", "ours"); err != nil || got != step.rules {
+			t.Errorf("%s: got rules %t, %v, want %t", step.change, got, err, step.rules)
 		}
 	}
 }
