@@ -82,7 +82,7 @@ type nodeNetwork struct {
 	ipam        *ipam.IPAM
 	pods        *pods.Manager
 	hostPorts   *hostports.Ports
-	proxyCheck  *problemCheck // nil unless node.BalancesServices
+	proxyCheck  *problemCheck // of kube-proxy with node.BalancesServices, else of any service proxy
 	foreign     *foreignChanges
 }
 
@@ -227,7 +227,9 @@ func (n *nodeNetwork) newServices(ctx context.Context) (outside networkpolicy.Ou
 	if err != nil {
 		return nil, err
 	}
-	n.primes, n.runs = append(n.primes, svcs.Prime), append(n.runs, svcs.Run)
+	search := &serviceProxySearch{rules: hostnet.KubeProxyRules, services: objects.Lister(), connect: connectTCP}
+	n.proxyCheck = newNoServiceProxyCheck(search, a.reporter.Warn)
+	n.primes, n.runs = append(n.primes, svcs.Prime), append(n.runs, svcs.Run, n.proxyCheck.run)
 	return svcs.Outside, nil
 }
 
