@@ -183,6 +183,10 @@ const (
 	// Warning on ClusterNetwork: flags of ovsdn-controller differ from the object, which takes precedence.
 	DiffersFromFlags = "DiffersFromFlags"
 
+	// Warning on ClusterNetwork: it was deleted while no ovsdn-controller led, and nodes have HostSubnets. It is not created from flags, which may differ from what nodes
+	// use.
+	ClusterNetworkDeleted = "ClusterNetworkDeleted"
+
 	// Warning on Node: the Node has no InternalIP that other nodes can tunnel to, or another HostSubnet has it.
 	NodeAddressUnusable = "NodeAddressUnusable"
 

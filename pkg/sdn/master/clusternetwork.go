@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,10 +15,12 @@ import (
 	networkv1 "github.com/openshift/api/network/v1"
 	networkclient "github.com/openshift/client-go/network/clientset/versioned"
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions/network/v1"
+	networklisters "github.com/openshift/client-go/network/listers/network/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -36,7 +39,7 @@ const (
 	inUseRetry = 10 * time.Second
 )
 
-// networkController creates ClusterNetwork `default` if it does not exist, decides which of its edits become active, and reports that in
+// networkController creates ClusterNetwork `default` in a new cluster, decides which of its edits become active, and reports that in
 // annotations of the object (config.AcceptedAnnotation, config.ConditionsAnnotation).
 //
 // A decision depends on the object and on the allocated subnets, which can't be written in one transaction. So a leader that was
@@ -46,10 +49,11 @@ const (
 type networkController struct {
 	client  networkclient.Interface
 	events  record.EventRecorder
-	initial *config.Network                              // to create if no ClusterNetwork exists
+	initial *config.Network                              // of a new cluster
 	name    string                                       // of this leader's term, unique
 	apply   func(context.Context, *config.Network) error // activates a network, or returns which objects in use conflict with it
-	synced  cache.InformerSynced
+	subnets networklisters.HostSubnetLister
+	synced  []cache.InformerSynced
 	loop    *reconcile.Loop         // with one worker
 	stop    context.CancelCauseFunc // ends run
 
@@ -59,6 +63,7 @@ type networkController struct {
 	// The fields below belong to the worker of loop.
 	active   *config.Network // nil: none yet
 	named    bool            // the object has the name
+	deleted  reconcile.LastError
 	reported *config.Network // the active network of the last report on the object; nil: none
 }
 
@@ -73,11 +78,21 @@ func (e *supersededError) Error() string {
 		e.by, networkv1.ClusterNetworkDefault)
 }
 
-func newNetworkController(client networkclient.Interface, events record.EventRecorder, initial *config.Network, name string,
-	informer networkinformers.ClusterNetworkInformer, apply func(context.Context, *config.Network) error) (*networkController, error) {
+// deletedError reports that a cluster with nodes has no ClusterNetwork.
+type deletedError struct{ node string }
+
+func (e *deletedError) Error() string {
+	return fmt.Sprintf("ClusterNetwork %s was deleted, and ovsdn-controller does not create it again: nodes have HostSubnets, such as %s, and the flags may differ from "+
+		"what they use; restore it from a backup, or create it with the annotation %s (docs/clusternetwork.md). Until then nodes retain their network, but agents that "+
+		"start, and new nodes, wait for it", networkv1.ClusterNetworkDefault, e.node, config.ServiceProxyAnnotation)
+}
+
+func newNetworkController(client networkclient.Interface, events record.EventRecorder, initial *config.Network, name string, informers networkinformers.Interface,
+	apply func(context.Context, *config.Network) error) (*networkController, error) {
+	informer := informers.ClusterNetworks()
 	c := &networkController{
 		client: client, events: events, initial: initial, name: name, apply: apply,
-		synced:   informer.Informer().HasSynced,
+		subnets: informers.HostSubnets().Lister(), synced: []cache.InformerSynced{informer.Informer().HasSynced, informers.HostSubnets().Informer().HasSynced},
 		accepted: make(chan struct{}),
 	}
 	c.accept = sync.OnceFunc(func() { close(c.accepted) })
@@ -87,7 +102,7 @@ func newNetworkController(client networkclient.Interface, events record.EventRec
 
 // run reconciles until the context ends. Its only error is a *supersededError.
 func (c *networkController) run(ctx context.Context) error {
-	if !cache.WaitForNamedCacheSyncWithContext(ctx, c.synced) {
+	if !cache.WaitForNamedCacheSyncWithContext(ctx, c.synced...) {
 		return nil // only the end of the context ends the wait
 	}
 	ctx, c.stop = context.WithCancelCause(ctx)
@@ -114,9 +129,17 @@ func (c *networkController) reconcileOrStop(ctx context.Context, _ string) error
 // reconcile activates the network of the object if it is valid and fits what is in use, and reports the result on the object.
 func (c *networkController) reconcile(ctx context.Context) error {
 	stored, err := c.getOrCreate(ctx)
+	if deleted, is := errors.AsType[*deletedError](err); is {
+		if c.deleted.Set(deleted) {
+			c.warn(ctx, c.initial.Object(), eventreason.ClusterNetworkDeleted, deleted)
+		}
+		c.loop.AddAfter(networkv1.ClusterNetworkDefault, inUseRetry) // the HostSubnets may be deleted, too
+		return nil
+	}
 	if err != nil {
 		return err
 	}
+	c.deleted.Set(nil)
 	if by := stored.Annotations[config.ControllerAnnotation]; c.named && by != "" && by != c.name {
 		return &supersededError{by}
 	}
@@ -149,13 +172,16 @@ func (c *networkController) reconcile(ctx context.Context) error {
 }
 
 // getOrCreate reads ClusterNetwork `default`. If it does not exist, it is created from the active network or, in a new cluster, from
-// the flags.
+// the flags. In a cluster with nodes it returns a *deletedError: the service proxy and the mode of the flags may not be those of its nodes.
 func (c *networkController) getOrCreate(ctx context.Context) (*networkv1.ClusterNetwork, error) {
 	client := c.client.NetworkV1().ClusterNetworks()
 	stored, err := client.Get(ctx, networkv1.ClusterNetworkDefault, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		network := c.active
 		if network == nil {
+			if err := c.checkNew(); err != nil {
+				return nil, err
+			}
 			network = c.initial
 		}
 		if stored, err = client.Create(ctx, network.Object(), metav1.CreateOptions{}); err == nil {
@@ -166,6 +192,24 @@ func (c *networkController) getOrCreate(ctx context.Context) (*networkv1.Cluster
 		return nil, fmt.Errorf("get or create ClusterNetwork %s: %w", networkv1.ClusterNetworkDefault, err)
 	}
 	return stored, nil
+}
+
+// checkNew returns a *deletedError if nodes have HostSubnets.
+func (c *networkController) checkNew() error {
+	all, err := c.subnets.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list HostSubnets: %w", err)
+	}
+	var nodes []string
+	for _, o := range all {
+		if config.IsNode(o) {
+			nodes = append(nodes, o.Name)
+		}
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	return &deletedError{slices.Min(nodes)}
 }
 
 // retainsServiceProxy returns an error if the object has lost the annotation by which the switches balance services. Such an object, as of a manifest or a backup without it,

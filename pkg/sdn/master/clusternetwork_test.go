@@ -45,9 +45,9 @@ func TestNetworkController_acceptsAfterFirstWrite(t *testing.T) {
 	initial := initialNetwork(t)
 	client := networkfake.NewClientset()
 	objects, events := client.NetworkV1().ClusterNetworks(), record.NewFakeRecorder(10)
-	informer := networkinformers.NewSharedInformerFactory(client, 0).Network().V1().ClusterNetworks()
+	informers := networkinformers.NewSharedInformerFactory(client, 0).Network().V1()
 	applied := 0
-	c, err := newNetworkController(client, events, initial, "me", informer, func(context.Context, *config.Network) error {
+	c, err := newNetworkController(client, events, initial, "me", informers, func(context.Context, *config.Network) error {
 		applied++
 		return nil
 	})

@@ -195,7 +195,7 @@ func (m *master) newControllers() (*controllers, error) {
 			return nil, err
 		}
 	}
-	c.clusterNetwork, err = newNetworkController(m.clients.Network, m.clients.Events, m.initial, termName(m.name, m.terms), network.ClusterNetworks(), c.apply)
+	c.clusterNetwork, err = newNetworkController(m.clients.Network, m.clients.Events, m.initial, termName(m.name, m.terms), network, c.apply)
 	return c, err
 }
 

@@ -49,6 +49,7 @@ func TestMaster(t *testing.T) {
 		{"refuses changes that conflict with subnets in use", testRefusesChange},
 		{"accepts a refused change when nothing in use conflicts with it", testAcceptsLater},
 		{"retains the accepted network", testRetainsAccepted},
+		{"does not create a deleted ClusterNetwork from its flags", testDeletedClusterNetwork},
 		{"does not allocate subnets of external machines", testExternal},
 		{"allocates subnets of external machines", testExternalWithoutSubnet},
 		{"allocates VNIDs, and changes them in mode multitenant only", testNetNamespaces},

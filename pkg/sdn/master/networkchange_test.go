@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	networkv1 "github.com/openshift/api/network/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -226,6 +227,27 @@ func testRetainsAccepted(t *testing.T, c *cluster) {
 	c.edit(t, func(o *networkv1.ClusterNetwork) { o.Annotations = nil })
 	c.run(t, nil)
 	c.accepted(t, "True", "Accepted", "", running)
+	c.addNodes(t, 2, 2)
+	c.hostSubnet(t, "node2", has("10.9.2.0/23"))
+	c.hostSubnet(t, "node1", has("10.9.0.0/23"))
+}
+
+// The object is deleted while no controller runs: nodes retain their subnets, and the next controller waits until the object is restored.
+func testDeletedClusterNetwork(t *testing.T, c *cluster) {
+	c.store(t, "subnet", "10.9.0.0/16")
+	_, stop := c.run(t, nil)
+	c.addNodes(t, 1, 1)
+	c.hostSubnet(t, "node1", has("10.9.0.0/23"))
+	stop()
+	if err := c.network.NetworkV1().ClusterNetworks().Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t, nil)
+	c.event(t, "ClusterNetwork", "default", "ClusterNetworkDeleted", "nodes have HostSubnets, such as node1")
+	if _, err := c.network.NetworkV1().ClusterNetworks().Get(t.Context(), "default", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("got ClusterNetwork default (error %v), want none", err)
+	}
+	c.store(t, "subnet", "10.9.0.0/16")
 	c.addNodes(t, 2, 2)
 	c.hostSubnet(t, "node2", has("10.9.2.0/23"))
 	c.hostSubnet(t, "node1", has("10.9.0.0/23"))

@@ -10,6 +10,7 @@ import (
 	networkfake "github.com/openshift/client-go/network/clientset/versioned/fake"
 	networkinformers "github.com/openshift/client-go/network/informers/externalversions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -18,8 +19,9 @@ import (
 // serviceProxyTest has a controller that is not running, and its ClusterNetwork.
 type serviceProxyTest struct {
 	*networkController
-	client *networkfake.Clientset
-	events *record.FakeRecorder
+	client  *networkfake.Clientset
+	events  *record.FakeRecorder
+	subnets cache.Store
 }
 
 func newServiceProxyTest(t *testing.T, flag config.ServiceProxy, stored *networkv1.ClusterNetwork) *serviceProxyTest {
@@ -32,9 +34,10 @@ func newServiceProxyTest(t *testing.T, flag config.ServiceProxy, stored *network
 			t.Fatal(err)
 		}
 	}
-	informer := networkinformers.NewSharedInformerFactory(s.client, 0).Network().V1().ClusterNetworks()
+	informers := networkinformers.NewSharedInformerFactory(s.client, 0).Network().V1()
+	s.subnets = informers.HostSubnets().Informer().GetStore()
 	var err error
-	s.networkController, err = newNetworkController(s.client, s.events, initial, "me", informer, func(context.Context, *config.Network) error { return nil })
+	s.networkController, err = newNetworkController(s.client, s.events, initial, "me", informers, func(context.Context, *config.Network) error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,5 +195,59 @@ func TestNetworkController_retainsExternal(t *testing.T) {
 			t.Error("got an Event, want none")
 		}
 		stored.ResourceVersion = ""
+	}
+}
+
+// A ClusterNetwork that was deleted while no controller led is not created from flags, which may differ from what nodes use, such as the default service proxy in a cluster
+// with kube-proxy. Only HostSubnets of nodes show a cluster that is not new.
+func TestNetworkController_deletedClusterNetwork(t *testing.T) {
+	hostSubnet := func(name string, annotations map[string]string) *networkv1.HostSubnet {
+		return &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Host: name, HostIP: "192.0.2.1", Subnet: "10.128.0.0/23"}
+	}
+	add := func(s *serviceProxyTest, o *networkv1.HostSubnet) {
+		t.Helper()
+		if err := s.subnets.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ofMachine := hostSubnet("f5", map[string]string{networkv1.AssignHostSubnetAnnotation: "true"})
+	ofNode := hostSubnet("node1", map[string]string{networkv1.NodeUIDAnnotation: "uid"})
+
+	s := newServiceProxyTest(t, config.ServiceProxyOVS, nil)
+	add(s, ofMachine)
+	if got := s.reconciled(t).Annotations[config.ServiceProxyAnnotation]; got != "ovs" {
+		t.Errorf("new cluster: got service proxy %q, want that of the flags", got)
+	}
+
+	for _, flag := range []config.ServiceProxy{config.ServiceProxyOVS, config.ServiceProxyExternal} {
+		s := newServiceProxyTest(t, flag, nil)
+		add(s, ofNode)
+		for attempt := range 2 {
+			if err := s.reconcile(t.Context()); err != nil || isClosed(s.accepted) {
+				t.Fatalf("flag %s: got error %v, accepted %t, want neither", flag, err, isClosed(s.accepted))
+			}
+			list, err := s.client.NetworkV1().ClusterNetworks().List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(list.Items) > 0 {
+				t.Fatalf("flag %s: got %v, %v, want no ClusterNetwork", flag, list, err)
+			}
+			if got, want := s.warned("ClusterNetworkDeleted"), attempt == 0; got != want {
+				t.Errorf("flag %s, attempt %d: got an Event: %t, want %t", flag, attempt, got, want)
+			}
+		}
+		restored := initialNetwork(t)
+		restored.ServiceProxy = config.ServiceProxyExternal
+		if _, err := s.client.NetworkV1().ClusterNetworks().Create(t.Context(), restored.Object(), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if o := s.reconciled(t); !isClosed(s.accepted) || o.Annotations[config.ServiceProxyAnnotation] != "external" {
+			t.Errorf("flag %s: after it was restored: got accepted %t, annotations %v", flag, isClosed(s.accepted), o.Annotations)
+		}
+		// The active network of this controller is known.
+		if err := s.client.NetworkV1().ClusterNetworks().Delete(t.Context(), networkv1.ClusterNetworkDefault, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.reconciled(t).Annotations[config.ServiceProxyAnnotation]; got != "external" {
+			t.Errorf("flag %s: deleted while the controller leads: got service proxy %q, want the active one", flag, got)
+		}
 	}
 }
