@@ -45,7 +45,8 @@ const (
 )
 
 // ActiveNetwork returns the network that ovsdn-controller accepted last, which may differ from the fields of the object. If it has accepted
-// none, the error has the cause.
+// none, the error has the cause. A configuration without service proxy was accepted by a controller of an earlier version, which does not know it: the object's applies,
+// since nodes without kube-proxy must not change to it during an upgrade or after a rollback.
 func ActiveNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 	value, ok := o.Annotations[AcceptedAnnotation]
 	if !ok {
@@ -62,6 +63,11 @@ func ActiveNetwork(o *networkv1.ClusterNetwork) (*Network, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("annotation %s, which only ovsdn-controller may write, is invalid: %w", AcceptedAnnotation, err)
+	}
+	if n.ServiceProxy == ServiceProxyUnset {
+		if p, err := ParseServiceProxy(o.Annotations[ServiceProxyAnnotation]); err == nil { // else the controller reports it
+			n.ServiceProxy = p
+		}
 	}
 	return n, nil
 }

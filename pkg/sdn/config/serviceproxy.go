@@ -15,7 +15,7 @@ type ServiceProxy string
 
 // The service proxies.
 const (
-	ServiceProxyUnset    ServiceProxy = ""         // a ClusterNetwork without ServiceProxyAnnotation; nodes use ServiceProxyExternal
+	ServiceProxyUnset    ServiceProxy = ""         // a ClusterNetwork without ServiceProxyAnnotation, which is accepted as ServiceProxyExternal
 	ServiceProxyExternal ServiceProxy = "external" // kube-proxy on the host
 	ServiceProxyOVS      ServiceProxy = "ovs"      // the flows of br0
 )

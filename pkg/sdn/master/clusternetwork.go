@@ -1,6 +1,7 @@
 package master
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -145,7 +146,7 @@ func (c *networkController) reconcile(ctx context.Context) error {
 	}
 	if c.active == nil {
 		// The accepted network stays active, even if the object was edited since.
-		if previous, err := config.ActiveNetwork(stored); err == nil {
+		if previous, err := acceptedNetwork(stored); err == nil {
 			if err := c.activate(ctx, stored, previous); err != nil {
 				return err
 			}
@@ -210,6 +211,18 @@ func (c *networkController) checkNew() error {
 		return nil
 	}
 	return &deletedError{slices.Min(nodes)}
+}
+
+// acceptedNetwork returns the accepted network of an object, which has no service proxy if the object has none: it is written as external.
+func acceptedNetwork(stored *networkv1.ClusterNetwork) (*config.Network, error) {
+	n, err := config.ActiveNetwork(stored)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := stored.Annotations[config.ServiceProxyAnnotation]; !ok && n.ServiceProxy == config.ServiceProxyExternal {
+		n.ServiceProxy = config.ServiceProxyUnset
+	}
+	return n, nil
 }
 
 // retainsServiceProxy returns an error if the object has lost the annotation by which the switches balance services. Such an object, as of a manifest or a backup without it,
@@ -296,7 +309,9 @@ func (c *networkController) write(ctx context.Context, stored *networkv1.Cluster
 		config.ConditionsAnnotation: string(list),
 	}
 	if c.active != nil {
-		if annotations[config.AcceptedAnnotation], err = c.active.Accepted(); err != nil {
+		active := *c.active
+		active.ServiceProxy = cmp.Or(active.ServiceProxy, config.ServiceProxyExternal) // agents follow the object's while this has none
+		if annotations[config.AcceptedAnnotation], err = active.Accepted(); err != nil {
 			return fmt.Errorf("encode active network: %w", err)
 		}
 	}

@@ -81,7 +81,7 @@ func (s *serviceProxyTest) warned(reason string) bool {
 // The flag is written to a new object, and to no other. An object without the annotation, as of an earlier version, has external whatever the flag is, and no Event
 // about it: after an upgrade the flag has the default of new clusters. With the annotation, an Event reports that the flag differs.
 func TestNetworkController_serviceProxy(t *testing.T) {
-	const unset, external, ovs = config.ServiceProxyUnset, config.ServiceProxyExternal, config.ServiceProxyOVS
+	const external, ovs = config.ServiceProxyExternal, config.ServiceProxyOVS
 	const noAnnotation = "; service proxy external (no annotation ovsdn.io/service-proxy)"
 	defaultFlag := config.ServiceProxy(Defaults().ServiceProxy)
 	if defaultFlag != ovs {
@@ -92,15 +92,15 @@ func TestNetworkController_serviceProxy(t *testing.T) {
 		flag            config.ServiceProxy
 		exists, earlier bool
 		stored          config.ServiceProxy // of the object that exists
-		object, active  config.ServiceProxy // after the reconciliation
+		object, active  config.ServiceProxy // after the reconciliation; the accepted configuration always has one
 		message         string              // among the condition's
 		warns           bool
 	}{
 		{name: "new cluster", flag: defaultFlag, object: ovs, active: ovs, message: "; service proxy ovs"},
 		{name: "new cluster with external", flag: external, object: external, active: external, message: "; service proxy external"},
-		{name: "earlier version", flag: external, exists: true, earlier: true, active: unset, message: noAnnotation},
-		{name: "earlier version, default flag", flag: defaultFlag, exists: true, earlier: true, active: unset, message: noAnnotation},
-		{name: "object of a user", flag: defaultFlag, exists: true, active: unset, message: noAnnotation},
+		{name: "earlier version", flag: external, exists: true, earlier: true, active: external, message: noAnnotation},
+		{name: "earlier version, default flag", flag: defaultFlag, exists: true, earlier: true, active: external, message: noAnnotation},
+		{name: "object of a user", flag: defaultFlag, exists: true, active: external, message: noAnnotation},
 		{name: "flag differs", flag: external, exists: true, stored: ovs, object: ovs, active: ovs, message: "; service proxy ovs", warns: true},
 		{
 			name: "flag differs from external", flag: defaultFlag, exists: true, stored: external, object: external, active: external,
@@ -129,9 +129,6 @@ func TestNetworkController_serviceProxy(t *testing.T) {
 			if got := config.ServiceProxy(o.Annotations[config.ServiceProxyAnnotation]); got != tc.object || active.ServiceProxy != tc.active {
 				t.Errorf("got %q in the object and %q active, want %q and %q", got, active.ServiceProxy, tc.object, tc.active)
 			}
-			if got := strings.Contains(o.Annotations[config.AcceptedAnnotation], config.ServiceProxyAnnotation); got != (tc.active != unset) {
-				t.Errorf("got the annotation in the accepted configuration: %t: %s", got, o.Annotations[config.AcceptedAnnotation])
-			}
 			if got := s.warned("DiffersFromFlags"); got != tc.warns {
 				t.Errorf("got an Event about the flag: %t, want %t", got, tc.warns)
 			}
@@ -158,7 +155,7 @@ func TestNetworkController_serviceProxyChanges(t *testing.T) {
 		{"ovs", config.ServiceProxyOVS, config.ReasonAccepted, "; service proxy ovs"},
 		{"", config.ServiceProxyOVS, config.ReasonInvalid, "annotation ovsdn.io/service-proxy is missing; write ovs, or external to change to kube-proxy"},
 		{"external", config.ServiceProxyExternal, config.ReasonAccepted, "; service proxy external"},
-		{"", config.ServiceProxyUnset, config.ReasonAccepted, "; service proxy external (no annotation ovsdn.io/service-proxy)"},
+		{"", config.ServiceProxyExternal, config.ReasonAccepted, "; service proxy external (no annotation ovsdn.io/service-proxy)"},
 	} {
 		s.set(t, o, step.value)
 		o = s.reconciled(t)
@@ -176,7 +173,8 @@ func TestNetworkController_serviceProxyChanges(t *testing.T) {
 	}
 }
 
-// Later terms of controllers with the default flag leave an object of an earlier version as it is, too.
+// Later terms of controllers with the default flag leave an object of an earlier version as it is, too. Their accepted configuration has external, so that agents follow
+// no annotation before it is accepted.
 func TestNetworkController_retainsExternal(t *testing.T) {
 	n := initialNetwork(t)
 	stored := n.Object()
@@ -185,6 +183,10 @@ func TestNetworkController_retainsExternal(t *testing.T) {
 		t.Fatal(err)
 	}
 	metav1.SetMetaDataAnnotation(&stored.ObjectMeta, config.AcceptedAnnotation, accepted)
+	n.ServiceProxy = config.ServiceProxyExternal
+	if accepted, err = n.Accepted(); err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
 		s := newServiceProxyTest(t, config.ServiceProxyOVS, stored)
 		stored = s.reconciled(t)
@@ -198,8 +200,54 @@ func TestNetworkController_retainsExternal(t *testing.T) {
 	}
 }
 
-// A ClusterNetwork that was deleted while no controller led is not created from flags, which may differ from what nodes use, such as the default service proxy in a cluster
-// with kube-proxy. Only HostSubnets of nodes show a cluster that is not new.
+// An annotation that is edited while the object is invalid is not accepted, and agents do not follow it. One that agents follow already, since a controller of an earlier
+// version has accepted the configuration without service proxy, is accepted.
+func TestNetworkController_unacceptedServiceProxy(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		earlier bool // the annotation was written before this controller led
+		want    config.ServiceProxy
+	}{
+		{"edited", false, config.ServiceProxyExternal},
+		{"of an earlier version", true, config.ServiceProxyOVS},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := initialNetwork(t)
+			stored := n.Object()
+			accepted, err := n.Accepted()
+			if err != nil {
+				t.Fatal(err)
+			}
+			metav1.SetMetaDataAnnotation(&stored.ObjectMeta, config.AcceptedAnnotation, accepted)
+			edit := func(o *networkv1.ClusterNetwork) {
+				metav1.SetMetaDataAnnotation(&o.ObjectMeta, config.ServiceProxyAnnotation, "ovs")
+				o.ServiceNetwork = "invalid"
+			}
+			if tc.earlier {
+				edit(stored)
+			}
+			s := newServiceProxyTest(t, config.ServiceProxyOVS, stored)
+			o := s.reconciled(t)
+			if !tc.earlier {
+				edit(o)
+				if _, err := s.client.NetworkV1().ClusterNetworks().Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				o = s.reconciled(t)
+			}
+			active, err := config.ActiveNetwork(o)
+			if err != nil || active.ServiceProxy != tc.want {
+				t.Errorf("got %+v, %v, want service proxy %s", active, err, tc.want)
+			}
+			if conditions, err := config.Conditions(o); err != nil || len(conditions) != 1 || conditions[0].Reason != config.ReasonInvalid {
+				t.Errorf("got conditions %+v, %v, want reason %s", conditions, err, config.ReasonInvalid)
+			}
+		})
+	}
+}
+
+// A ClusterNetwork that was deleted while no controller led is not created from flags, which may differ from what nodes use, such as the default service proxy in a
+// cluster with kube-proxy. Only HostSubnets of nodes show a cluster that is not new.
 func TestNetworkController_deletedClusterNetwork(t *testing.T) {
 	hostSubnet := func(name string, annotations map[string]string) *networkv1.HostSubnet {
 		return &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Host: name, HostIP: "192.0.2.1", Subnet: "10.128.0.0/23"}

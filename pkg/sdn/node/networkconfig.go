@@ -52,9 +52,6 @@ func (a *agent) clusterNetwork(c *caches.Set) (*config.Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ClusterNetwork %s %w", o.Name, err)
 	}
-	if n.ServiceProxy == config.ServiceProxyUnset {
-		n.ServiceProxy = storedServiceProxy(o)
-	}
 	return n, nil
 }
 

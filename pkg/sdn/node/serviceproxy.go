@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"reflect"
 
-	networkv1 "github.com/openshift/api/network/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -20,16 +19,6 @@ func (c Config) serviceProxy(network *config.Network) config.ServiceProxy {
 		return c.ServiceProxy
 	}
 	return clusterServiceProxy(network)
-}
-
-// storedServiceProxy returns the service proxy of an object whose accepted configuration has none. A controller of an earlier version, which does not know it, leads
-// during an upgrade and after a rollback: nodes without kube-proxy must not change to it.
-func storedServiceProxy(o *networkv1.ClusterNetwork) config.ServiceProxy {
-	p, err := config.ParseServiceProxy(o.Annotations[config.ServiceProxyAnnotation])
-	if err != nil { // the controller reports it
-		return config.ServiceProxyUnset
-	}
-	return p
 }
 
 func clusterServiceProxy(network *config.Network) config.ServiceProxy {
