@@ -74,7 +74,7 @@ type Balancer struct {
 	idling   Idling // or nil
 	follow   func(key string, svc *endpoints.Service, localReady int)
 	loop     *reconcile.Loop
-	limits   *reconcile.Runner // of reportLimits
+	limits   [limits]*reconcile.Runner // of reportLimit
 
 	mu       sync.Mutex
 	zone     string           // of this node
@@ -82,9 +82,7 @@ type Balancer struct {
 	flushed  flushedFrontends // by which connections are evaluated
 	idled    idledServices
 	reported map[string]report // by service; without services that have nothing to report
-	// limited is the number of services that each limit concerns; unreported are limits that wait for an Event.
-	limited    [limits]int
-	unreported [limits]bool
+	limited  [limits]int       // number of services that each limit concerns
 }
 
 // Prepare adds the transform and the index that New requires to an informer of EndpointSlices, which must not run yet.
@@ -113,7 +111,7 @@ func New(o Options) (*Balancer, error) {
 		reserved: o.Reserved, host: o.Host, idling: o.Idling, claims: newClaims(), flushed: newFlushedFrontends(), reported: map[string]report{}, idled: idledServices{},
 	}
 	b.loop = reconcile.New("services", b.reconcile)
-	b.limits = reconcile.NewRunner("limits of services", limitsInterval, b.reportLimits)
+	b.newLimits()
 	if err := b.loop.Watch(o.Services); err != nil {
 		return nil, err
 	}
@@ -201,7 +199,9 @@ func (b *Balancer) Prime(ctx context.Context) error {
 func (b *Balancer) Run(ctx context.Context) {
 	var reporting sync.WaitGroup
 	defer reporting.Wait()
-	reporting.Go(func() { b.limits.Run(ctx) })
+	for _, r := range b.limits {
+		reporting.Go(func() { r.Run(ctx) })
+	}
 	b.loop.Run(ctx, workers)
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +27,6 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/flowstore"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/inputs"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
-	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -313,39 +313,53 @@ func TestBalancer_limits(t *testing.T) {
 		}
 		return nil
 	})
-	for i, l := range []limit{limitExternal, limitAddress, limitSCTP, limitAffinity} {
-		got := events()
-		if len(got) != 4 || !strings.Contains(got[i], l.String()) || !strings.HasPrefix(got[i], "ServiceLimited ") || !strings.Contains(got[i], "such as ns/svc") {
+	got := events()
+	for _, l := range []limit{limitExternal, limitAddress, limitSCTP, limitAffinity} {
+		about := func(event string) bool {
+			return strings.HasPrefix(event, "ServiceLimited ") && strings.Contains(event, l.String()) && strings.Contains(event, "such as ns/svc")
+		}
+		if len(got) != 4 || !slices.ContainsFunc(got, about) {
 			t.Errorf("got Events %q, want one about %q", got, l)
 		}
 	}
 }
 
-// TestReportLimits checks that one Event has the number of services, and that the next one follows only when there were none in between.
+// One Event about a limit has the number of services, and the next one follows only after there were none, and after the interval. Other limits do not wait for it.
 func TestReportLimits(t *testing.T) {
-	f := &fixture{T: t}
-	b := &Balancer{reported: map[string]report{}, events: f}
-	b.limits = reconcile.NewRunner("limits", limitsInterval, b.reportLimits)
-	external := report{}
-	external.limits[limitExternal] = true
-	for i, step := range []struct {
-		service string
-		found   report
-		events  int // in total
-	}{{"ns/b", external, 1}, {"ns/a", external, 1}, {"ns/a", external, 1}, {"ns/a", report{}, 1}, {"ns/b", report{}, 1}, {"ns/c", external, 2}} {
-		b.report(t.Context(), step.service, step.found)
-		f.noError(b.reportLimits(t.Context()))
-		if len(f.events) != step.events {
-			t.Errorf("step %d: got Events %q, want %d", i, f.events, step.events)
+	synctest.Test(t, func(t *testing.T) {
+		f := &fixture{T: t, Balancer: &Balancer{reported: map[string]report{}}}
+		f.Balancer.events = f
+		f.newLimits()
+		for _, r := range f.limits {
+			go r.Run(t.Context())
 		}
-	}
-	b.report(t.Context(), "ns/c", report{})
-	b.report(t.Context(), "ns/b", external)
-	b.report(t.Context(), "ns/a", external)
-	f.noError(b.reportLimits(t.Context()))
-	if got, want := f.events[len(f.events)-1], "ServiceLimited 2 services, such as ns/a: "+limitExternal.String(); got != want {
-		t.Errorf("got Event %q, want %q", got, want)
-	}
+		var external, sctp report
+		external.limits[limitExternal], sctp.limits[limitSCTP] = true, true
+		for i, step := range []struct {
+			wait    time.Duration // before
+			service string
+			found   report
+			events  int    // in total
+			last    string // Event
+		}{
+			{0, "ns/b", external, 1, "ServiceLimited 1 services, such as ns/b: " + limitExternal.String()},
+			{time.Minute, "ns/a", external, 1, ""},
+			{time.Minute, "ns/s", sctp, 2, "ServiceLimited 1 services, such as ns/s: " + limitSCTP.String()},
+			{time.Minute, "ns/a", report{}, 2, ""},
+			{time.Minute, "ns/b", report{}, 2, ""},
+			{time.Minute, "ns/d", external, 2, ""}, // too soon
+			{time.Minute, "ns/c", external, 2, ""},
+			{limitsInterval, "ns/s", sctp, 3, "ServiceLimited 2 services, such as ns/c: " + limitExternal.String()},
+			{limitsInterval, "ns/e", external, 3, ""},
+		} {
+			time.Sleep(step.wait) //nolint:forbidigo // the bubble's clock
+			f.report(t.Context(), step.service, step.found)
+			synctest.Wait()
+			if len(f.events) != step.events || step.last != "" && f.events[len(f.events)-1] != step.last {
+				t.Errorf("step %d: got Events %q, want %d, the last %q", i, f.events, step.events, step.last)
+			}
+		}
+	})
 }
 
 // TestReport_problems checks that invalid fields of a service and of its slices are reported once, until they change.

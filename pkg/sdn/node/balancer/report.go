@@ -13,6 +13,7 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
+	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
 
 // report is what users of a service must know. It is comparable.
@@ -64,7 +65,7 @@ func (l limit) String() string {
 	return fmt.Sprintf("limit %d", int(l))
 }
 
-// limitsInterval is the minimum interval of Events about limits. Tenants create services, each of which concerns all nodes.
+// limitsInterval is the minimum interval of Events about one limit. Tenants create services, each of which concerns all nodes.
 const limitsInterval = 10 * time.Minute
 
 // addProblems adds the invalid fields of an object.
@@ -121,42 +122,45 @@ func (b *Balancer) report(ctx context.Context, service string, found report) {
 	} else {
 		b.reported[service] = found
 	}
-	first := false
+	var first []limit
 	for l := range limits {
 		switch {
 		case found.limits[l] && !last.limits[l]:
 			b.limited[l]++
 			if b.limited[l] == 1 {
-				b.unreported[l], first = true, true
+				first = append(first, l)
 			}
 		case !found.limits[l] && last.limits[l]:
 			b.limited[l]--
 		}
 	}
 	b.mu.Unlock()
-	if first {
-		b.limits.Trigger()
+	for _, l := range first {
+		b.limits[l].Trigger()
 	}
 	if found.invalid != "" && found.invalid != last.invalid {
 		klog.FromContext(ctx).Info("Service has invalid fields", "service", service, "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
 	}
 }
 
-// reportLimits writes one Event for each limit whose services were not reported since their number was 0.
-func (b *Balancer) reportLimits(context.Context) error {
-	b.mu.Lock()
-	var messages []string
+// newLimits creates a runner for each limit: an Event about one does not delay that about another.
+func (b *Balancer) newLimits() {
 	for l := range limits {
-		if b.unreported[l] && b.limited[l] > 0 {
-			messages = append(messages, fmt.Sprintf("%d services, such as %s: %s", b.limited[l], b.firstLimited(l), l))
-		}
-		b.unreported[l] = false
+		b.limits[l] = reconcile.NewRunner("limits of services", limitsInterval, func(context.Context) error {
+			b.reportLimit(l)
+			return nil
+		})
 	}
+}
+
+// reportLimit writes an Event about the services that the limit concerns, if any.
+func (b *Balancer) reportLimit(l limit) {
+	b.mu.Lock()
+	n, service := b.limited[l], b.firstLimited(l)
 	b.mu.Unlock()
-	for _, message := range messages {
-		b.events.WarnNode(eventreason.ServiceLimited, message)
+	if n > 0 {
+		b.events.WarnNode(eventreason.ServiceLimited, fmt.Sprintf("%d services, such as %s: %s", n, service, l))
 	}
-	return nil
 }
 
 // firstLimited returns the first of the services by name that the limit concerns. b.mu is held.
