@@ -118,7 +118,7 @@ func Rules(c FirewallConfig) Ruleset {
 			Comment: "ovsdn: routed by this node for others",
 			Rules:   slices.Concat(podDeviceRules(c.PodDevices), loopbackRules(), routedRules(c, networks)),
 		},
-	}, slices.Concat(hostPortChains(c, networks), notrackChains(vxlan), egressChains())...)
+	}, slices.Concat(hairpinChains(c, networks), hostPortChains(c, networks), notrackChains(vxlan), egressChains())...)
 }
 
 // routedRules mark packets from other hosts to an address of a pod or service, before NAT. In other modes the chain exists and is empty.
@@ -169,22 +169,6 @@ func (c FirewallConfig) notFromPods(networks []string) (match []string) {
 		match = append(match, "-m", "conntrack", "!", "--ctorigsrc", n)
 	}
 	return match
-}
-
-// hairpinRules mark connections of pods to pods that kube-proxy masquerades: those of a pod to itself through its service, since tenantRules have cleared
-// kube-proxy's mark of others. The first packet has that mark, later ones have a translated source.
-func hairpinRules(c FirewallConfig, networks []string) []Rule {
-	if c.BalancesServices {
-		return nil
-	}
-	var rules []Rule
-	for _, n := range networks {
-		for _, match := range [][]string{{"mark", "--mark", kubeMark}, {"conntrack", "--ctstate", "SNAT", "--ctorigdst", c.ServiceNetwork.String(), "--ctdir", "ORIGINAL"}} {
-			rules = append(rules, rule(slices.Concat([]string{"-s", n, "-i", Tun0Name, "-o", Tun0Name, "-m"}, match), "pod to itself through a service",
-				"DSCP", "--set-dscp", fmt.Sprintf("%#02x", c.HairpinDSCP)))
-		}
-	}
-	return rules
 }
 
 // forwardRules accept packets of pods. The host would send an ARP request for each address of a service that is not translated, and fill its neighbour table.
