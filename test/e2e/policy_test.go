@@ -39,6 +39,7 @@ func TestPolicies(t *testing.T) {
 	t.Run("lasting", func(t *testing.T) { testLasting(t, c) })
 	t.Run("restarts", func(t *testing.T) { testPolicyRestarts(t, c) })
 	t.Run("probes", func(t *testing.T) { testProbes(t, c) })
+	t.Run("hairpins", func(t *testing.T) { testHairpins(t, c) })
 	t.Run("nodes", func(t *testing.T) { testNodeSources(t, c) })
 	t.Run("pod replaced", func(t *testing.T) { seePodReplaced(t, trioOn(t, c)) })
 	t.Run("flows", func(t *testing.T) { testPolicyFlows(t, c) })
