@@ -28,14 +28,20 @@ func TestHairpinIsMarked_nftables(t *testing.T) {
 	for name, address := range map[string]string{"cluster IP": "172.30.0.10:53", "node port": "192.0.2.10:30053"} {
 		t.Run(name, func(t *testing.T) {
 			n := newNetwork(t, sourcesEvaluated())
-			endpoint := netip.MustParseAddrPort("10.128.0.2:5353")
-			sh(t, "nft -f - <<'EOF'\n"+kubeproxy.NFTables(
-				kubeproxy.Port{Protocol: "udp", At: netip.MustParseAddrPort("172.30.0.10:53"), Endpoint: endpoint},
-				kubeproxy.Port{Protocol: "udp", At: netip.MustParseAddrPort("192.0.2.10:30053"), Endpoint: endpoint, Masqueraded: true},
-			)+"EOF")
+			kubeProxyNFTables(t)
 			testHairpinIsMarked(t, n, address)
 		})
 	}
+}
+
+// kubeProxyNFTables creates the rules of kube-proxy in mode nftables, at 172.30.0.10:53 and at node port 30053.
+func kubeProxyNFTables(t *testing.T) {
+	t.Helper()
+	endpoint := netip.MustParseAddrPort("10.128.0.2:5353")
+	sh(t, "nft -f - <<'EOF'\n"+kubeproxy.NFTables(
+		kubeproxy.Port{Protocol: "udp", At: netip.MustParseAddrPort("172.30.0.10:53"), Endpoint: endpoint},
+		kubeproxy.Port{Protocol: "udp", At: netip.MustParseAddrPort("192.0.2.10:30053"), Endpoint: endpoint, Masqueraded: true},
+	)+"EOF")
 }
 
 // testHairpinIsMarked sends from a pod to an address that leads back to it, and from another pod.

@@ -139,6 +139,16 @@ func TestImplementations_dscp(t *testing.T) {
 	})
 }
 
+// TestImplementations_hairpin: each Firewall marks hairpins of kube-proxy in mode nftables, and only these.
+func TestImplementations_hairpin(t *testing.T) {
+	for _, address := range []string{"172.30.0.10:53", "192.0.2.10:30053"} {
+		onImplementations(t, sourcesEvaluated(), func(t *testing.T, _ implementation, n network, _ Firewall) {
+			kubeProxyNFTables(t)
+			testHairpinIsMarked(t, n, address)
+		})
+	}
+}
+
 func TestImplementations_notrack(t *testing.T) {
 	onImplementations(t, openShift(), func(t *testing.T, _ implementation, n network, _ Firewall) {
 		here, err := ns.GetCurrentNS()

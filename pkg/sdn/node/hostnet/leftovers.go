@@ -154,7 +154,7 @@ func removeExceptNode(ctx context.Context, nft knftables.Interface, have map[str
 			tx.Delete(&knftables.Chain{Name: name})
 		}
 	}
-	for _, name := range []string{vtepSet, egressSet, connectionSet} {
+	for _, name := range []string{vtepSet, egressSet, connectionSet, itselfSet} {
 		if !isUsed(name) {
 			tx.Delete(&knftables.Set{Name: name})
 		}

@@ -29,6 +29,9 @@ const (
 	// connectionSet has the sources whose connections podLimit counts.
 	connectionSet = chainPrefix + "CONNECTIONS"
 
+	// itselfSet has each source that a rule of hairpinChains compared with its destination, twice.
+	itselfSet = chainPrefix + "ITSELF-SOURCES"
+
 	// nftRequirements are what the rules need of the kernel.
 	nftRequirements = "a kernel of version 5.10 or later with nf_tables, nft_chain_nat, nft_ct, nft_fib_ipv4, nft_masq, nft_reject_ipv4 and nft_connlimit"
 )

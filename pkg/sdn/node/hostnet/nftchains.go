@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/knftables"
 )
@@ -43,6 +44,10 @@ func addTable(tx *knftables.Transaction) {
 	connections := addressSet(connectionSet)
 	connections.Flags, connections.Size = []knftables.SetFlag{knftables.DynamicFlag}, knftables.PtrTo[uint64](maxSources)
 	tx.Add(connections)
+	tx.Add(&knftables.Set{
+		Name: itselfSet, Type: "ipv4_addr . ipv4_addr", Size: knftables.PtrTo[uint64](maxSources),
+		Flags: []knftables.SetFlag{knftables.DynamicFlag, knftables.TimeoutFlag}, Timeout: knftables.PtrTo(time.Minute),
+	})
 }
 
 // compiledChain is a chain with its rules in the syntax of nftables.

@@ -70,6 +70,9 @@ func (o ruleOption) nft(protocol string, includesProtocol bool) (string, error) 
 		return "", nil
 	case "--connlimit-mask":
 		return "", supportedIf(value == "32")
+	case "--bytecode":
+		// nftables compares no two fields of a packet: the pair of its addresses is in the set only if they are equal.
+		return "update @" + itselfSet + " { ip saddr . ip saddr } ip saddr . ip daddr @" + itselfSet, supportedIf(value == toItselfProgram && !o.negated)
 	case "-p":
 		if includesProtocol {
 			return "", supportedIf(!o.negated)
