@@ -22,6 +22,7 @@ if [ $# = 0 ]; then
   set -- test/datapath . pkg/sdn/pipeline '^Test(Switch|Trace|NodeSource)' pkg/sdn/node/restorewait '^TestPacketsFlow' pkg/sdn/node/br0 '^TestBridgeRepaired_randomForeignChanges$' \
     test/cni '^TestAgentWhileTheClockJumps$' \
     pkg/sdn/node/hostnet '^Test(TunnelIsNotTracked|ServicesOnTheVXLANPortStayTracked|VXLANFromUnknownVTEPsIsDropped|PodsDoNotLowerTheTunnelsMTU|VTEPsFollowHostSubnets|PodDoesNotFillConntrack|NeighbourTableThresholds)$' \
+    pkg/sdn/node/servicenat '^Test(Rules|Rules_nodePortAddresses)$' \
     pkg/ovs/native '^Test(ListedConnectionsCanBeFlushed|ZonesAreLimited)$' pkg/sdn/node/networkpolicy '^Test(Flush_forbiddenConnections|Flush_connectionsOfDeletedPod|LargePacketsPassByTheirPort|DeniedPacketsAreLogged|RemoteClientsDoNotShareZones|ConnectionsOfPreviousVersionContinue|DestinationSweepCausesFewUpcalls)$'
 fi
 for ((i = 1; i < $#; i += 2)); do
