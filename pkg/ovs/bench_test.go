@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
 
 // benchFlows returns n flows like those of pods, services and policies.
@@ -54,11 +56,11 @@ func BenchmarkFlowText(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(flows)), "ns/flow")
 }
 
-func BenchmarkCompileFlows(b *testing.B) {
+func BenchmarkEachFlowMod(b *testing.B) {
 	flows := benchFlows(1000)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := CompileFlows(flows); err != nil {
+		if err := EachFlowMod(flows, func(int, *openflow.FlowMod) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -9,10 +9,16 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
 
-// CompileFlows encodes the flows on all processors: a flow takes 2 µs, and there may be 200,000.
-func CompileFlows(flows []*Flow) ([]openflow.FlowMod, error) {
-	mods := make([]openflow.FlowMod, len(flows))
-	return mods, onAllProcessors(len(flows), func(i int) error { return compileFlow(&mods[i], flows[i]) })
+// EachFlowMod encodes the additions of flows on all processors, and calls each with the index of the flow and its addition, several at once: a flow takes 2 µs, and
+// there may be 200,000. each should not retain the additions, which need several times the memory of the flows.
+func EachFlowMod(flows []*Flow, each func(i int, mod *openflow.FlowMod) error) error {
+	return onAllProcessors(len(flows), func(i int) error {
+		mod, err := CompileFlow(flows[i])
+		if err != nil {
+			return err
+		}
+		return each(i, mod)
+	})
 }
 
 // FlowKeys returns the keys of the flows, on all processors.
@@ -82,28 +88,27 @@ func onAllProcessors(number int, f func(i int) error) error {
 	return workers.Wait()
 }
 
-// compileFlow encodes the addition of the flow. It accepts the same matches as FlowKey.
-func compileFlow(mod *openflow.FlowMod, f *Flow) error {
+// CompileFlow encodes the addition of the flow. It accepts the same matches as FlowKey.
+func CompileFlow(f *Flow) (*openflow.FlowMod, error) {
 	text, err := matchText(f)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	m, err := openflow.ParseMatch(text)
 	if err != nil {
-		return flowError(f, err)
+		return nil, flowError(f, err)
 	}
 	actions, err := ActionsText(f)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	in, err := openflow.ParseInstructions(m, actions)
 	if err != nil {
-		return NewFlowError(f, err.Error())
+		return nil, NewFlowError(f, err.Error())
 	}
-	*mod = openflow.FlowMod{
+	return &openflow.FlowMod{
 		Table: uint8(f.Table), Priority: uint16(f.Priority), Match: m, Cookie: f.Cookie, IdleTimeout: uint16(f.IdleTimeout), Instructions: in,
-	}
-	return nil
+	}, nil
 }
 
 // PrintedActions returns the actions of a flow as Open vSwitch prints them: one form for all that mean the same.
@@ -117,19 +122,6 @@ func PrintedActions(k Key, actions string) (string, error) {
 		return "", fmt.Errorf("flow %s: %w", k, err)
 	}
 	return in.String(), nil
-}
-
-// IndexFlows returns the index of every flow by its key. Two flows with the same key are an error (*FlowError).
-func IndexFlows(wanted []openflow.FlowMod, flows []*Flow) (map[openflow.FlowKey]int, error) {
-	index := make(map[openflow.FlowKey]int, len(wanted))
-	for i := range wanted {
-		key := wanted[i].Key()
-		if _, twice := index[key]; twice {
-			return nil, NewFlowError(flows[i], ReasonTwice)
-		}
-		index[key] = i
-	}
-	return index, nil
 }
 
 // NewFlowError returns a *FlowError with the key and text of the flow.

@@ -6,7 +6,6 @@ import (
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 	"pgregory.net/rapid"
 
-	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 	"github.com/ovsdn/ovsdn/test/seed"
 )
 
@@ -19,8 +18,8 @@ func TestCompiledFlowHasSameKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var mod openflow.FlowMod
-		if err := compileFlow(&mod, f); err != nil {
+		mod, err := CompileFlow(f)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if got := KeyOf(mod.Key()); got != want {
@@ -29,7 +28,7 @@ func TestCompiledFlowHasSameKey(t *testing.T) {
 	})
 }
 
-// TestCompileRejectsSameFlows checks that compileFlow rejects the same flows as FlowText.
+// TestCompileRejectsSameFlows checks that CompileFlow rejects the same flows as FlowText.
 func TestCompileRejectsSameFlows(t *testing.T) {
 	seed.Fix(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -45,8 +44,7 @@ func TestCompileRejectsSameFlows(t *testing.T) {
 			f.Matches = append(f.Matches, goovs.FieldMatch(fd.names, drawValue(t, fd)))
 		}
 		text, textErr := FlowText(f)
-		var mod openflow.FlowMod
-		err := compileFlow(&mod, f)
+		_, err := CompileFlow(f)
 		if (err != nil) != (textErr != nil) {
 			t.Fatalf("got error %v, want one exactly if FlowText has one: %q, %v", err, text, textErr)
 		}

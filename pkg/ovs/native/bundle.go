@@ -35,8 +35,24 @@ type plan struct {
 
 // step is one message of a bundle.
 type step struct {
-	message openflow.Message
-	flow    *ovs.Flow // nil unless it adds a flow
+	message openflow.Message // nil: compiled when it is sent, since those of 100,000 flows need 60 MB
+	flow    *ovs.Flow        // nil unless it adds a flow
+	group   *ovs.Group       // nil unless it sets a group that is not compiled
+}
+
+// compile returns the message.
+func (s step) compile() (openflow.Message, error) {
+	switch {
+	case s.message != nil:
+		return s.message, nil
+	case s.group != nil:
+		group, err := ovs.CompileGroup(*s.group)
+		if err != nil {
+			return nil, err
+		}
+		return &openflow.GroupMod{Command: openflow.GroupAddOrModify, Group: *group}, nil
+	}
+	return ovs.CompileFlow(s.flow)
 }
 
 // wanted returns the flows that the plan adds.
@@ -142,14 +158,15 @@ func (c *switchConn) bundle(ctx context.Context, meters *meterChange, steps []st
 	opening := len(meters.meters) // index of the message that opens the bundle
 	filling := c.begin(opening + 1 + len(steps))
 	defer c.remove(filling)
-	err := c.finish(ctx, filling, func(i int) openflow.Message {
+	err := c.finish(ctx, filling, func(i int) (openflow.Message, error) {
 		switch {
 		case i < opening:
-			return meters.addition(i)
+			return meters.addition(i), nil
 		case i == opening:
-			return control(openflow.BundleOpen)
+			return control(openflow.BundleOpen), nil
 		}
-		return &openflow.BundleAdd{ID: id, Flags: bundleFlags, Message: steps[i-opening-1].message}
+		m, err := steps[i-opening-1].compile()
+		return &openflow.BundleAdd{ID: id, Flags: bundleFlags, Message: m}, err
 	})
 	var unsendable *messageError
 	switch {
@@ -197,17 +214,21 @@ func refusedIn(answers []answer, opening int, steps []step) error {
 
 // refused returns the error that identifies the step.
 func (s step) refused(reason string) error {
-	switch m := s.message.(type) {
+	if s.flow != nil {
+		return ovs.NewFlowError(s.flow, reason)
+	}
+	message, err := s.compile()
+	if err != nil {
+		return err
+	}
+	switch m := message.(type) {
 	case *openflow.GroupMod:
 		return &ovs.GroupError{ID: m.Group.ID, Group: m.Group.String(), Reason: reason}
 	case *openflow.FlowMod:
-		if s.flow != nil {
-			return ovs.NewFlowError(s.flow, reason)
-		}
 		key := ovs.KeyOf(m.Key())
 		return &ovs.FlowError{Flow: key.String(), Key: key, Reason: reason}
 	}
-	return fmt.Errorf("bundle: %T: %s", s.message, reason)
+	return fmt.Errorf("bundle: %T: %s", message, reason)
 }
 
 func (c *switchConn) newBundle() uint32 {

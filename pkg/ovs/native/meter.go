@@ -135,5 +135,5 @@ func (c *switchConn) deleteMeters(ctx context.Context, ids []uint32) error {
 	}
 	x := c.begin(len(ids))
 	defer c.remove(x)
-	return c.send(ctx, x, func(i int) openflow.Message { return deletionOfMeter(ids[i]) })
+	return c.send(ctx, x, func(i int) (openflow.Message, error) { return deletionOfMeter(ids[i]), nil })
 }

@@ -46,12 +46,9 @@ func compare(ctx context.Context, c *switchConn, want ovs.State) (*comparison, e
 		is, err = c.dump(dumping)
 		return err
 	})
-	var wanted []openflow.FlowMod
-	var index map[openflow.FlowKey]int
+	var wanted *flowDigests
 	both.Go(func() (err error) {
-		if wanted, err = ovs.CompileFlows(want.Flows); err == nil {
-			index, err = ovs.IndexFlows(wanted, want.Flows)
-		}
+		wanted, err = newFlowDigests(want.Flows)
 		return err
 	})
 	if err := both.Wait(); err != nil {
@@ -62,9 +59,7 @@ func compare(ctx context.Context, c *switchConn, want ovs.State) (*comparison, e
 	if err != nil {
 		return nil, err
 	}
-	if err := com.flows(is.flows, want, wanted, index); err != nil {
-		return nil, err
-	}
+	com.flows(is.flows, wanted, want.Learned)
 	com.plan.bundle = append(com.plan.bundle, foreign...)
 	return com, com.meters(is.meters, want.Meters)
 }
@@ -76,7 +71,7 @@ func (com *comparison) groups(is []openflow.Group, want []ovs.Group) (deletions 
 		left[is[i].ID] = &is[i]
 	}
 	seen := make(map[uint32]bool, len(want))
-	for _, g := range want {
+	for i, g := range want {
 		group, err := ovs.CompileGroup(g)
 		if err != nil {
 			return nil, err
@@ -96,7 +91,7 @@ func (com *comparison) groups(is []openflow.Group, want []ovs.Group) (deletions 
 			com.Altered++
 			com.AddExample(old)
 		}
-		com.plan.bundle = append(com.plan.bundle, step{message: &openflow.GroupMod{Command: openflow.GroupAddOrModify, Group: *group}})
+		com.plan.bundle = append(com.plan.bundle, step{group: &want[i]})
 	}
 	for id, old := range left {
 		com.Foreign++
@@ -116,58 +111,29 @@ func sameGroup(is, want *openflow.Group) bool {
 	return err == nil && a == b
 }
 
-// flows compares flows with the compiled wanted ones, which index contains by key.
-func (com *comparison) flows(is []*openflow.FlowStatsReply, want ovs.State, wanted []openflow.FlowMod, index map[openflow.FlowKey]int) error {
-	retained := make([]bool, len(wanted))
-	altered := make([]bool, len(wanted))
+// flows compares flows with the wanted ones.
+func (com *comparison) flows(is []*openflow.FlowStatsReply, wanted *flowDigests, learned ovs.LearnedFlows) {
 	var deletions []step
-	var a, b []byte // reused for all flows
 	for _, reply := range is {
 		for j := range reply.Flows {
 			flow := &reply.Flows[j]
-			i, ok := index[flow.Key()]
-			if !ok && want.Learned.Include(int(flow.Table), flow.Cookie) {
+			found, ok := wanted.compare(flow)
+			switch {
+			case ok && found == isSame, !ok && learned.Include(int(flow.Table), flow.Cookie):
 				continue
-			}
-			if !ok {
+			case !ok:
 				com.Foreign++
-				com.AddExample(flow)
 				deletions = append(deletions, step{message: &openflow.FlowMod{
 					Command: openflow.FlowDeleteStrict, Table: flow.Table, Priority: flow.Priority, Match: flow.Match,
 				}})
-				continue
 			}
-			var err error
-			if b, err = wanted[i].Instructions.AppendCanonical(b[:0]); err != nil {
-				return ovs.NewFlowError(want.Flows[i], err.Error())
-			}
-			// Instructions without canonical form were not written by this package.
-			a, err = flow.Instructions.AppendCanonical(a[:0])
-			retained[i] = err == nil && slices.Equal(a, b) && sameProperties(flow, &wanted[i])
-			if !retained[i] {
-				altered[i] = true
-				com.AddExample(flow)
-			}
+			com.AddExample(flow)
 		}
 	}
-	for i := range wanted {
-		switch {
-		case retained[i]:
-			continue
-		case altered[i]:
-			com.Altered++
-		default:
-			com.Missing++
-		}
-		com.plan.bundle = append(com.plan.bundle, step{message: &wanted[i], flow: want.Flows[i]})
-	}
-	com.plan.bundle = append(com.plan.bundle, deletions...)
-	return nil
-}
-
-func sameProperties(is *openflow.FlowStats, want *openflow.FlowMod) bool {
-	return is.Cookie == want.Cookie && is.IdleTimeout == want.IdleTimeout && is.HardTimeout == want.HardTimeout &&
-		is.Flags == want.Flags && is.Importance == want.Importance
+	additions, missing, altered := wanted.steps()
+	com.Missing += missing
+	com.Altered += altered
+	com.plan.bundle = slices.Concat(com.plan.bundle, additions, deletions)
 }
 
 // meters compares meters.

@@ -289,14 +289,14 @@ func (c *switchConn) close() {
 func (c *switchConn) do(ctx context.Context, n int, message func(i int) openflow.Message) ([]answer, error) {
 	x := c.begin(n)
 	defer c.remove(x)
-	if err := c.finish(ctx, x, message); err != nil {
+	if err := c.finish(ctx, x, func(i int) (openflow.Message, error) { return message(i), nil }); err != nil {
 		return nil, err
 	}
 	return c.answers(x), nil
 }
 
 // finish sends the messages of an exchange and waits for the barrier reply.
-func (c *switchConn) finish(ctx context.Context, x *exchange, message func(i int) openflow.Message) error {
+func (c *switchConn) finish(ctx context.Context, x *exchange, message func(i int) (openflow.Message, error)) error {
 	if err := c.send(ctx, x, message); err != nil {
 		return err
 	}
@@ -336,15 +336,17 @@ func (c *switchConn) remove(x *exchange) {
 	delete(c.exchanges, x)
 }
 
-func (c *switchConn) send(ctx context.Context, x *exchange, message func(i int) openflow.Message) error {
+func (c *switchConn) send(ctx context.Context, x *exchange, message func(i int) (openflow.Message, error)) error {
 	var b []byte
 	n := int(x.barrier - x.first)
 	for i := range n + 1 {
 		var m openflow.Message = &openflow.BarrierRequest{}
-		if i < n {
-			m = message(i)
-		}
 		var err error
+		if i < n {
+			if m, err = message(i); err != nil {
+				return &messageError{i, err}
+			}
+		}
 		if b, err = openflow.Append(b, x.first+uint32(i), m); err != nil {
 			return &messageError{i, err}
 		}
@@ -387,7 +389,7 @@ func (c *switchConn) post(m openflow.Message) {
 	}
 }
 
-// messageError reports that a message of an exchange cannot be encoded.
+// messageError reports that a message of an exchange cannot be compiled or encoded.
 type messageError struct {
 	index int
 	err   error

@@ -1,0 +1,116 @@
+package native
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+
+	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
+)
+
+// flowDigests are the flows of a comparison, with digests of their compiled forms. These would need several times the memory of the flows, so each is compiled for
+// its digests, and again if it has to be sent.
+type flowDigests struct {
+	seeds    [2]maphash.Seed
+	flows    []*ovs.Flow
+	byKey    map[digest]int // index in flows
+	contents []digest       // by index in flows
+	states   []wantedState  // by index in flows
+}
+
+// digest identifies bytes: those with equal digests differ with a probability of 2^-128, and no other program knows the seeds.
+type digest [2]uint64
+
+// wantedState is what the comparison has found of a wanted flow or group.
+type wantedState uint8
+
+const (
+	isMissing wantedState = iota
+	isAltered
+	isSame
+)
+
+// newFlowDigests compiles the flows. Two flows with the same key are an error (*ovs.FlowError).
+func newFlowDigests(flows []*ovs.Flow) (*flowDigests, error) {
+	w := &flowDigests{
+		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, flows: flows,
+		byKey: make(map[digest]int, len(flows)), contents: make([]digest, len(flows)), states: make([]wantedState, len(flows)),
+	}
+	keys := make([]digest, len(flows))
+	err := ovs.EachFlowMod(flows, func(i int, mod *openflow.FlowMod) (err error) {
+		keys[i] = w.key(mod.Key())
+		if w.contents[i], err = w.content(contentOf(mod)); err != nil {
+			return ovs.NewFlowError(flows[i], err.Error())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, key := range keys {
+		if _, twice := w.byKey[key]; twice {
+			return nil, ovs.NewFlowError(flows[i], ovs.ReasonTwice)
+		}
+		w.byKey[key] = i
+	}
+	return w, nil
+}
+
+// compare compares a flow of the switch with the wanted one of the same key. wanted is false if there is none.
+func (w *flowDigests) compare(is *openflow.FlowStats) (found wantedState, wanted bool) {
+	i, wanted := w.byKey[w.key(is.Key())]
+	if !wanted {
+		return isMissing, false
+	}
+	// Instructions without canonical form were not written by this package.
+	content, err := w.content(flowContent{is.Cookie, is.IdleTimeout, is.HardTimeout, is.Flags, is.Importance, is.Instructions})
+	w.states[i] = isAltered
+	if err == nil && content == w.contents[i] {
+		w.states[i] = isSame
+	}
+	return w.states[i], true
+}
+
+// flowContent is a flow without its key and counters.
+type flowContent struct {
+	cookie                   uint64
+	idleTimeout, hardTimeout uint16
+	flags                    openflow.FlowFlags
+	importance               uint16
+	instructions             openflow.Instructions
+}
+
+func contentOf(m *openflow.FlowMod) flowContent {
+	return flowContent{m.Cookie, m.IdleTimeout, m.HardTimeout, m.Flags, m.Importance, m.Instructions}
+}
+
+func (w *flowDigests) key(k openflow.FlowKey) digest {
+	return digest{maphash.Comparable(w.seeds[0], k), maphash.Comparable(w.seeds[1], k)}
+}
+
+// content returns the digest of a flow's content. Equivalent instructions are equal.
+func (w *flowDigests) content(c flowContent) (digest, error) {
+	var buf [256]byte
+	b := binary.BigEndian.AppendUint64(buf[:0], c.cookie)
+	for _, n := range []uint16{c.idleTimeout, c.hardTimeout, uint16(c.flags), c.importance} {
+		b = binary.BigEndian.AppendUint16(b, n)
+	}
+	b, err := c.instructions.AppendCanonical(b)
+	return digest{maphash.Bytes(w.seeds[0], b), maphash.Bytes(w.seeds[1], b)}, err
+}
+
+// steps returns the additions of flows that are not on the switch, or differ there, and their numbers.
+func (w *flowDigests) steps() (steps []step, missing, altered int) {
+	for i, state := range w.states {
+		switch state {
+		case isSame:
+			continue
+		case isAltered:
+			altered++
+		default:
+			missing++
+		}
+		steps = append(steps, step{flow: w.flows[i]})
+	}
+	return steps, missing, altered
+}
