@@ -156,7 +156,7 @@ func (c *switchConn) bundle(ctx context.Context, meters *meterChange, steps []st
 		return &openflow.BundleControl{ID: id, Step: step, Flags: bundleFlags}
 	}
 	opening := len(meters.meters) // index of the message that opens the bundle
-	filling := c.begin(opening + 1 + len(steps))
+	filling := c.begin(opening+1+len(steps), nil)
 	defer c.remove(filling)
 	err := c.finish(ctx, filling, func(i int) (openflow.Message, error) {
 		switch {

@@ -8,56 +8,66 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
 
-// contents are the flows, groups and meters of the switch.
-type contents struct {
-	flows  []*openflow.FlowStatsReply
-	groups []openflow.Group
-	meters []openflow.Meter
+// dumped handles the elements of the switch as they arrive, since all need several times the memory of the wanted ones' texts. Its functions must not use the session.
+type dumped struct {
+	flow  func(*openflow.FlowStats)
+	group func(*openflow.Group) // nil: groups are not requested
+	meter func(*openflow.Meter) // nil: as well
 }
 
 // dump requests flows, groups and meters.
-func (c *switchConn) dump(ctx context.Context) (contents, error) {
-	var is contents
-	requests := []openflow.Message{
-		&openflow.FlowStatsRequest{FlowFilter: openflow.FlowFilter{Table: openflow.AllTables}},
-		&openflow.GroupDescRequest{},
-		&openflow.MeterConfigRequest{Meter: openflow.AllMeters},
+func (c *switchConn) dump(ctx context.Context, each dumped) error {
+	var requests []openflow.Message
+	if each.group != nil {
+		requests = append(requests, &openflow.GroupDescRequest{})
 	}
-	answers, err := c.do(ctx, len(requests), func(i int) openflow.Message { return requests[i] })
+	requests = append(requests, &openflow.FlowStatsRequest{FlowFilter: openflow.FlowFilter{Table: openflow.AllTables}})
+	if each.meter != nil {
+		requests = append(requests, &openflow.MeterConfigRequest{Meter: openflow.AllMeters})
+	}
+	answers, err := c.doTaking(ctx, len(requests), func(i int) openflow.Message { return requests[i] }, each.take)
 	if err != nil {
-		return is, err
+		return err
 	}
 	for _, a := range answers {
-		switch m := a.message.(type) {
-		case *openflow.FlowStatsReply:
-			is.flows = append(is.flows, m)
-		case *openflow.GroupDescReply:
-			is.groups = append(is.groups, m.Groups...)
-		case *openflow.MeterConfigReply:
-			is.meters = append(is.meters, m.Meters...)
-		case *openflow.Error:
-			return is, m
+		if m, ok := a.message.(*openflow.Error); ok {
+			return m
 		}
 	}
-	return is, nil
+	return nil
+}
+
+// take is exchange.take.
+func (each dumped) take(message openflow.Message) bool {
+	switch m := message.(type) {
+	case *openflow.FlowStatsReply:
+		for i := range m.Flows {
+			each.flow(&m.Flows[i])
+		}
+	case *openflow.GroupDescReply:
+		for i := range m.Groups {
+			each.group(&m.Groups[i])
+		}
+	case *openflow.MeterConfigReply:
+		for i := range m.Meters {
+			each.meter(&m.Meters[i])
+		}
+	default:
+		return false
+	}
+	return true
 }
 
 // DumpFlows returns the flows of all tables in no particular order.
-func (n *Native) DumpFlows(ctx context.Context) ([]ovs.DumpedFlow, error) {
-	var is contents
-	err := within(ctx, replaceTimeout, n.flows, func(ctx context.Context, c *switchConn) (err error) {
-		is, err = c.dump(ctx)
-		return err
+func (n *Native) DumpFlows(ctx context.Context) (flows []ovs.DumpedFlow, err error) {
+	err = within(ctx, replaceTimeout, n.flows, func(ctx context.Context, c *switchConn) error {
+		flows = nil
+		return c.dump(ctx, dumped{flow: func(f *openflow.FlowStats) {
+			flows = append(flows, ovs.DumpedFlow{Key: ovs.KeyOf(f.Key()), Text: textOf(f), Cookie: f.Cookie, Packets: f.Packets, Bytes: f.Bytes})
+		}})
 	})
 	if err != nil {
 		return nil, err
-	}
-	var flows []ovs.DumpedFlow
-	for _, reply := range is.flows {
-		for i := range reply.Flows {
-			f := &reply.Flows[i]
-			flows = append(flows, ovs.DumpedFlow{Key: ovs.KeyOf(f.Key()), Text: textOf(f), Cookie: f.Cookie, Packets: f.Packets, Bytes: f.Bytes})
-		}
 	}
 	return flows, nil
 }

@@ -101,16 +101,5 @@ func (w *flowDigests) content(c flowContent) (digest, error) {
 
 // steps returns the additions of flows that are not on the switch, or differ there, and their numbers.
 func (w *flowDigests) steps() (steps []step, missing, altered int) {
-	for i, state := range w.states {
-		switch state {
-		case isSame:
-			continue
-		case isAltered:
-			altered++
-		default:
-			missing++
-		}
-		steps = append(steps, step{flow: w.flows[i]})
-	}
-	return steps, missing, altered
+	return stepsOf(w.states, func(i int) step { return step{flow: w.flows[i]} })
 }

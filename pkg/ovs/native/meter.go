@@ -133,7 +133,7 @@ func (c *switchConn) deleteMeters(ctx context.Context, ids []uint32) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	x := c.begin(len(ids))
+	x := c.begin(len(ids), nil)
 	defer c.remove(x)
 	return c.send(ctx, x, func(i int) (openflow.Message, error) { return deletionOfMeter(ids[i]), nil })
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
 )
@@ -37,110 +35,76 @@ func (n *Native) ReplaceIn(ctx context.Context, want ovs.State) (found ovs.Diffe
 type comparison struct {
 	ovs.Difference
 	plan plan
+
+	flows   *flowDigests
+	groups  *wantedGroups
+	learned ovs.LearnedFlows
+	meters  []openflow.Meter // of the switch
+	foreign []step           // deletions of flows
+	unused  []step           // deletions of groups
 }
 
 func compare(ctx context.Context, c *switchConn, want ovs.State) (*comparison, error) {
-	both, dumping := errgroup.WithContext(ctx)
-	var is contents
-	both.Go(func() (err error) {
-		is, err = c.dump(dumping)
-		return err
-	})
-	var wanted *flowDigests
-	both.Go(func() (err error) {
-		wanted, err = newFlowDigests(want.Flows)
-		return err
-	})
-	if err := both.Wait(); err != nil {
+	com := &comparison{learned: want.Learned}
+	var err error
+	if com.flows, err = newFlowDigests(want.Flows); err != nil {
 		return nil, err
 	}
-	com := &comparison{}
-	foreign, err := com.groups(is.groups, want.Groups)
+	if com.groups, err = newWantedGroups(want.Groups); err != nil {
+		return nil, err
+	}
+	err = c.dump(ctx, dumped{flow: com.flow, group: com.group, meter: func(m *openflow.Meter) { com.meters = append(com.meters, *m) }})
 	if err != nil {
 		return nil, err
 	}
-	com.flows(is.flows, wanted, want.Learned)
-	com.plan.bundle = append(com.plan.bundle, foreign...)
-	return com, com.meters(is.meters, want.Meters)
+	if com.groups.err != nil {
+		return nil, com.groups.err
+	}
+	// Flows may use a new group, and until they are deleted or replaced one that is not wanted.
+	com.plan.bundle = slices.Concat(com.missing(com.groups.steps()), com.missing(com.flows.steps()), com.foreign, com.unused)
+	return com, com.compareMeters(want.Meters)
 }
 
-// groups compares groups. Foreign groups are deleted last, because flows may use them until then.
-func (com *comparison) groups(is []openflow.Group, want []ovs.Group) (deletions []step, err error) {
-	left := make(map[uint32]*openflow.Group, len(is))
-	for i := range is {
-		left[is[i].ID] = &is[i]
-	}
-	seen := make(map[uint32]bool, len(want))
-	for i, g := range want {
-		group, err := ovs.CompileGroup(g)
-		if err != nil {
-			return nil, err
-		}
-		if seen[g.ID] {
-			return nil, &ovs.GroupError{ID: g.ID, Group: group.String(), Reason: ovs.ReasonTwice}
-		}
-		seen[g.ID] = true
-		old, exists := left[g.ID]
-		delete(left, g.ID)
-		switch {
-		case !exists:
-			com.Missing++
-		case sameGroup(old, group):
-			continue
-		default:
-			com.Altered++
-			com.AddExample(old)
-		}
-		com.plan.bundle = append(com.plan.bundle, step{group: &want[i]})
-	}
-	for id, old := range left {
-		com.Foreign++
-		com.AddExample(old)
-		deletions = append(deletions, step{message: deletionOfGroup(id)})
-	}
-	return deletions, nil
-}
-
-// sameGroup reports whether the groups are equivalent. A group without canonical form was not written by this package.
-func sameGroup(is, want *openflow.Group) bool {
-	a, err := is.Canonical()
-	if err != nil {
-		return false
-	}
-	b, err := want.Canonical()
-	return err == nil && a == b
-}
-
-// flows compares flows with the wanted ones.
-func (com *comparison) flows(is []*openflow.FlowStatsReply, wanted *flowDigests, learned ovs.LearnedFlows) {
-	var deletions []step
-	for _, reply := range is {
-		for j := range reply.Flows {
-			flow := &reply.Flows[j]
-			found, ok := wanted.compare(flow)
-			switch {
-			case ok && found == isSame, !ok && learned.Include(int(flow.Table), flow.Cookie):
-				continue
-			case !ok:
-				com.Foreign++
-				deletions = append(deletions, step{message: &openflow.FlowMod{
-					Command: openflow.FlowDeleteStrict, Table: flow.Table, Priority: flow.Priority, Match: flow.Match,
-				}})
-			}
-			com.AddExample(flow)
-		}
-	}
-	additions, missing, altered := wanted.steps()
+// missing counts wanted elements that are not on the switch, or differ there, and returns the steps that add them.
+func (com *comparison) missing(steps []step, missing, altered int) []step {
 	com.Missing += missing
 	com.Altered += altered
-	com.plan.bundle = slices.Concat(com.plan.bundle, additions, deletions)
+	return steps
 }
 
-// meters compares meters.
-func (com *comparison) meters(is []openflow.Meter, want []ovs.Meter) error {
-	left := make(map[uint32]*openflow.Meter, len(is))
-	for i := range is {
-		left[is[i].ID] = &is[i]
+// flow compares a flow of the switch.
+func (com *comparison) flow(is *openflow.FlowStats) {
+	state, wanted := com.flows.compare(is)
+	switch {
+	case state == isSame, !wanted && com.learned.Include(int(is.Table), is.Cookie):
+		return
+	case !wanted:
+		com.Foreign++
+		com.foreign = append(com.foreign, step{message: &openflow.FlowMod{
+			Command: openflow.FlowDeleteStrict, Table: is.Table, Priority: is.Priority, Match: is.Match,
+		}})
+	}
+	com.AddExample(is)
+}
+
+// group compares a group of the switch.
+func (com *comparison) group(is *openflow.Group) {
+	state, wanted := com.groups.compare(is)
+	switch {
+	case state == isSame:
+		return
+	case !wanted:
+		com.Foreign++
+		com.unused = append(com.unused, step{message: deletionOfGroup(is.ID)})
+	}
+	com.AddExample(is)
+}
+
+// compareMeters compares meters.
+func (com *comparison) compareMeters(want []ovs.Meter) error {
+	left := make(map[uint32]*openflow.Meter, len(com.meters))
+	for i := range com.meters {
+		left[com.meters[i].ID] = &com.meters[i]
 	}
 	seen := make(map[uint32]bool, len(want))
 	for _, m := range want {
