@@ -196,12 +196,13 @@ func (a *CT) argument(w word) error {
 		a.Table = uint8(n)
 		return err
 	case "zone":
-		if n, err := w.uint(16); err == nil {
-			a.Zone = uint16(n)
-			return nil
+		if w.value == "" || w.value[0] < '0' || w.value[0] > '9' { // nearly all
+			var err error
+			a.ZoneFrom, err = ParseSubfield(w.value)
+			return err
 		}
-		var err error
-		a.ZoneFrom, err = ParseSubfield(w.value)
+		n, err := w.uint(16)
+		a.Zone = uint16(n)
 		return err
 	case "nat":
 		nat, err := parseNAT(w)

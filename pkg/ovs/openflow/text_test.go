@@ -146,7 +146,7 @@ func TestParseErrors(t *testing.T) {
 		{"actions=conjunction(5,3/2)", "clauses are numbered 1 to n"},
 		{"actions=conjunction(5)", "write conjunction(ID,CLAUSE/CLAUSES)"},
 		{"actions=note:0", "write the bytes as 00.0a.ff"},
-		{"actions=ct(zone=70000)", `unknown field "70000"`},
+		{"actions=ct(zone=70000)", "zone: 70000 does not fit into 16 bits"},
 		{"actions=ct(frob)", `"frob" is not an argument of ct`},
 		{"actions=ct(force)", "force needs commit"},
 		{"actions=ct(table=255)", "table 255 does not exist"},
