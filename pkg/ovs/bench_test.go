@@ -60,7 +60,7 @@ func BenchmarkEachFlowMod(b *testing.B) {
 	flows := benchFlows(1000)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := EachFlowMod(flows, func(int, *openflow.FlowMod) error { return nil }); err != nil {
+		if err := (State{Flows: flows}).EachFlowMod(func(int, *openflow.FlowMod) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 
 // EachFlowMod encodes the additions of flows on all processors, and calls each with the index of the flow and its addition, several at once: a flow takes 2 µs, and
 // there may be 200,000. each should not retain the additions, which need several times the memory of the flows.
-func EachFlowMod(flows []*Flow, each func(i int, mod *openflow.FlowMod) error) error {
-	return onAllProcessors(len(flows), func(i int) error {
-		mod, err := CompileFlow(flows[i])
+func (s State) EachFlowMod(each func(i int, mod *openflow.FlowMod) error) error {
+	return onAllProcessors(s.NumFlows(), func(i int) error {
+		mod, err := CompileFlow(s.Flow(i))
 		if err != nil {
 			return err
 		}

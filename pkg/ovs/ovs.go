@@ -76,11 +76,23 @@ type Interface interface {
 // State is the wanted flows, groups and meters of a bridge.
 type State struct {
 	Flows  []*Flow
+	Texts  []TextFlow // more flows
 	Groups []Group
 	Meters []Meter
 
 	// Learned are the flows that learn actions add. Replace retains those that are not wanted.
 	Learned LearnedFlows
+}
+
+// NumFlows returns the number of flows.
+func (s State) NumFlows() int { return len(s.Flows) + len(s.Texts) }
+
+// Flow returns the flow with an index less than NumFlows.
+func (s State) Flow(i int) *Flow {
+	if i < len(s.Flows) {
+		return s.Flows[i]
+	}
+	return s.Texts[i-len(s.Flows)].Flow()
 }
 
 // LearnedFlows are the flows of a table whose cookies equal Cookie in the bits of CookieMask. The zero value is none. Other flows of the table were not learned: those of an

@@ -19,8 +19,11 @@ func TestFlowOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := FlowOf(key, actions)
-		got.Cookie, got.IdleTimeout = want.Cookie, want.IdleTimeout
+		state := State{Flows: []*Flow{{Table: 9}}, Texts: []TextFlow{{}, {Key: key, Actions: actions, IdleTimeout: want.IdleTimeout, Cookie: want.Cookie}}}
+		if n := state.NumFlows(); n != 3 || state.Flow(0) != state.Flows[0] {
+			t.Fatalf("got %d flows and first flow %v, want 3 and %v", n, state.Flow(0), state.Flows[0])
+		}
+		got := state.Flow(2)
 		wantText, err := FlowText(want)
 		if err != nil {
 			t.Fatal(err)

@@ -35,9 +35,18 @@ type plan struct {
 
 // step is one message of a bundle.
 type step struct {
-	message openflow.Message // nil: compiled when it is sent, since those of 100,000 flows need 60 MB
+	message openflow.Message // nil: compiled when it is sent, since all need several times the memory of their texts
 	flow    *ovs.Flow        // nil unless it adds a flow
+	text    *ovs.TextFlow    // nil unless it adds a flow that is not compiled
 	group   *ovs.Group       // nil unless it sets a group that is not compiled
+}
+
+// addition returns the flow that the step adds, or nil.
+func (s step) addition() *ovs.Flow {
+	if s.text != nil {
+		return s.text.Flow()
+	}
+	return s.flow
 }
 
 // compile returns the message.
@@ -52,15 +61,15 @@ func (s step) compile() (openflow.Message, error) {
 		}
 		return &openflow.GroupMod{Command: openflow.GroupAddOrModify, Group: *group}, nil
 	}
-	return ovs.CompileFlow(s.flow)
+	return ovs.CompileFlow(s.addition())
 }
 
 // wanted returns the flows that the plan adds.
 func (p *plan) wanted() []*ovs.Flow {
 	var flows []*ovs.Flow
 	for _, s := range p.bundle {
-		if s.flow != nil {
-			flows = append(flows, s.flow)
+		if f := s.addition(); f != nil {
+			flows = append(flows, f)
 		}
 	}
 	return flows
@@ -214,8 +223,8 @@ func refusedIn(answers []answer, opening int, steps []step) error {
 
 // refused returns the error that identifies the step.
 func (s step) refused(reason string) error {
-	if s.flow != nil {
-		return ovs.NewFlowError(s.flow, reason)
+	if f := s.addition(); f != nil {
+		return ovs.NewFlowError(f, reason)
 	}
 	message, err := s.compile()
 	if err != nil {

@@ -122,7 +122,7 @@ func (e *Exec) Replace(ctx context.Context, want ovs.State) (ovs.Difference, err
 		}
 		numbers[object] = true
 	}
-	flows, script, err := wantedFlows(want.Flows)
+	flows, script, err := wantedFlows(want)
 	if err == nil && tx.NumOperations() > 0 || tx.Err() != nil {
 		err = e.Run(ctx, &tx)
 	}
@@ -136,12 +136,12 @@ func (e *Exec) Replace(ctx context.Context, want ovs.State) (ovs.Difference, err
 }
 
 // wantedFlows returns the flows as operations and as the text of a file for ovs-ofctl.
-func wantedFlows(flows []*ovs.Flow) (ops []ovs.Operation, script string, err error) {
+func wantedFlows(want ovs.State) (ops []ovs.Operation, script string, err error) {
 	var b strings.Builder
 	seen := map[ovs.Key]bool{}
-	for _, f := range flows {
+	for i := range want.NumFlows() {
 		var tx ovs.Transaction
-		tx.Add(f)
+		tx.Add(want.Flow(i))
 		if tx.Err() != nil {
 			return nil, "", tx.Err()
 		}

@@ -3,6 +3,7 @@ package native
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"sync"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
 	"github.com/ovsdn/ovsdn/pkg/ovs/openflow"
@@ -12,10 +13,12 @@ import (
 // its digests, and again if it has to be sent.
 type flowDigests struct {
 	seeds    [2]maphash.Seed
-	flows    []*ovs.Flow
-	byKey    map[digest]int // index in flows
-	contents []digest       // by index in flows
-	states   []wantedState  // by index in flows
+	want     ovs.State
+	byKey    map[digest]int // index of the flow
+	contents []digest       // by index
+	states   []wantedState  // by index
+
+	buffers sync.Pool // of *[]byte
 }
 
 // digest identifies bytes: those with equal digests differ with a probability of 2^-128, and no other program knows the seeds.
@@ -31,16 +34,17 @@ const (
 )
 
 // newFlowDigests compiles the flows. Two flows with the same key are an error (*ovs.FlowError).
-func newFlowDigests(flows []*ovs.Flow) (*flowDigests, error) {
+func newFlowDigests(want ovs.State) (*flowDigests, error) {
+	n := want.NumFlows()
 	w := &flowDigests{
-		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, flows: flows,
-		byKey: make(map[digest]int, len(flows)), contents: make([]digest, len(flows)), states: make([]wantedState, len(flows)),
+		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, want: want,
+		byKey: make(map[digest]int, n), contents: make([]digest, n), states: make([]wantedState, n),
 	}
-	keys := make([]digest, len(flows))
-	err := ovs.EachFlowMod(flows, func(i int, mod *openflow.FlowMod) (err error) {
+	keys := make([]digest, n)
+	err := want.EachFlowMod(func(i int, mod *openflow.FlowMod) (err error) {
 		keys[i] = w.key(mod.Key())
 		if w.contents[i], err = w.content(contentOf(mod)); err != nil {
-			return ovs.NewFlowError(flows[i], err.Error())
+			return ovs.NewFlowError(want.Flow(i), err.Error())
 		}
 		return nil
 	})
@@ -49,7 +53,7 @@ func newFlowDigests(flows []*ovs.Flow) (*flowDigests, error) {
 	}
 	for i, key := range keys {
 		if _, twice := w.byKey[key]; twice {
-			return nil, ovs.NewFlowError(flows[i], ovs.ReasonTwice)
+			return nil, ovs.NewFlowError(want.Flow(i), ovs.ReasonTwice)
 		}
 		w.byKey[key] = i
 	}
@@ -90,16 +94,26 @@ func (w *flowDigests) key(k openflow.FlowKey) digest {
 
 // content returns the digest of a flow's content. Equivalent instructions are equal.
 func (w *flowDigests) content(c flowContent) (digest, error) {
-	var buf [256]byte
-	b := binary.BigEndian.AppendUint64(buf[:0], c.cookie)
+	buffer, ok := w.buffers.Get().(*[]byte)
+	if !ok {
+		buffer = new([]byte)
+	}
+	defer w.buffers.Put(buffer)
+	b := binary.BigEndian.AppendUint64((*buffer)[:0], c.cookie)
 	for _, n := range []uint16{c.idleTimeout, c.hardTimeout, uint16(c.flags), c.importance} {
 		b = binary.BigEndian.AppendUint16(b, n)
 	}
 	b, err := c.instructions.AppendCanonical(b)
+	*buffer = b
 	return digest{maphash.Bytes(w.seeds[0], b), maphash.Bytes(w.seeds[1], b)}, err
 }
 
 // steps returns the additions of flows that are not on the switch, or differ there, and their numbers.
 func (w *flowDigests) steps() (steps []step, missing, altered int) {
-	return stepsOf(w.states, func(i int) step { return step{flow: w.flows[i]} })
+	return stepsOf(w.states, func(i int) step {
+		if own := len(w.want.Flows); i >= own {
+			return step{text: &w.want.Texts[i-own]}
+		}
+		return step{flow: w.want.Flows[i]}
+	})
 }

@@ -26,7 +26,7 @@ func statsOf(t *testing.T, f *ovs.Flow) *openflow.FlowStats {
 
 func TestFlowDigestsCompare(t *testing.T) {
 	wanted := []*ovs.Flow{digestFlow(1, 7, goovs.Output(1)), digestFlow(2, 7, goovs.Output(1)), digestFlow(3, 7, goovs.Output(1)), digestFlow(4, 7, goovs.Output(1))}
-	digests, err := newFlowDigests(wanted)
+	digests, err := newFlowDigests(ovs.State{Flows: wanted})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestFlowDigestsCompare(t *testing.T) {
 // TestFlowDigestsRetainNoMessages checks that the additions of many flows do not exist at the same time.
 func TestFlowDigestsRetainNoMessages(t *testing.T) {
 	wanted := []*ovs.Flow{digestFlow(1, 7, goovs.Output(1)), digestFlow(2, 7, goovs.Output(1)), digestFlow(3, 7, goovs.Output(1))}
-	digests, err := newFlowDigests(wanted)
+	digests, err := newFlowDigests(ovs.State{Flows: wanted})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +77,33 @@ func TestFlowDigestsRetainNoMessages(t *testing.T) {
 	}
 }
 
+// TestFlowDigestsOfTexts checks that flows by their texts are compared and added as others.
+func TestFlowDigestsOfTexts(t *testing.T) {
+	f := digestFlow(2, 7, goovs.Output(1))
+	key, err := ovs.FlowKey(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	actions, err := ovs.ActionsText(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ovs.State{Flows: []*ovs.Flow{digestFlow(1, 7, goovs.Output(1))}, Texts: []ovs.TextFlow{{Key: key, Actions: actions, Cookie: 7}}}
+	digests, err := newFlowDigests(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, missing, _ := digests.steps()
+	if len(steps) != 2 || missing != 2 || steps[0].addition() != want.Flows[0] || steps[1].addition().Table != 2 {
+		t.Errorf("got steps %v and %d missing, want the additions of both flows", steps, missing)
+	}
+	if state, ok := digests.compare(statsOf(t, f)); state != isSame || !ok {
+		t.Errorf("got state %d, wanted %t, want the same flow", state, ok)
+	}
+}
+
 func TestFlowDigestsRejectTheSameKeyTwice(t *testing.T) {
-	_, err := newFlowDigests([]*ovs.Flow{digestFlow(1, 7, goovs.Output(1)), digestFlow(1, 8, goovs.Output(2))})
+	_, err := newFlowDigests(ovs.State{Flows: []*ovs.Flow{digestFlow(1, 7, goovs.Output(1)), digestFlow(1, 8, goovs.Output(2))}})
 	var rejected *ovs.FlowError
 	if !errors.As(err, &rejected) || rejected.Reason != ovs.ReasonTwice || rejected.Key.Table != 1 {
 		t.Errorf("got %v, want a flow error of table 1 with reason %q", err, ovs.ReasonTwice)

@@ -47,7 +47,7 @@ type comparison struct {
 func compare(ctx context.Context, c *switchConn, want ovs.State) (*comparison, error) {
 	com := &comparison{learned: want.Learned}
 	var err error
-	if com.flows, err = newFlowDigests(want.Flows); err != nil {
+	if com.flows, err = newFlowDigests(want); err != nil {
 		return nil, err
 	}
 	if com.groups, err = newWantedGroups(want.Groups); err != nil {

@@ -64,16 +64,19 @@ func (w *wantedGroups) steps() (steps []step, missing, altered int) {
 
 // stepsOf returns the steps of wanted elements that are not on the switch, or differ there, and their numbers.
 func stepsOf(states []wantedState, of func(i int) step) (steps []step, missing, altered int) {
-	for i, state := range states {
+	for _, state := range states {
 		switch state {
-		case isSame:
-			continue
+		case isMissing:
+			missing++
 		case isAltered:
 			altered++
-		default:
-			missing++
 		}
-		steps = append(steps, of(i))
+	}
+	steps = make([]step, 0, missing+altered)
+	for i, state := range states {
+		if state != isSame {
+			steps = append(steps, of(i))
+		}
 	}
 	return steps, missing, altered
 }

@@ -83,7 +83,7 @@ func TestRun_concurrentOwnersAndOutages(t *testing.T) {
 	must(t, s.Set(pod("last"), flows(flow(9, goovs.Drop()))))
 
 	var want []string
-	for _, flow := range s.table.state().Flows {
+	for _, flow := range allFlows(s.table.state()) {
 		text, err := ovs.FlowText(flow)
 		if err != nil {
 			t.Fatal(err)

@@ -138,3 +138,11 @@ func rejectPort(port int) func(*ovs.Flow) string {
 		return ""
 	}
 }
+
+// allFlows returns the flows of a state.
+func allFlows(st ovs.State) (flows []*ovs.Flow) {
+	for i := range st.NumFlows() {
+		flows = append(flows, st.Flow(i))
+	}
+	return flows
+}

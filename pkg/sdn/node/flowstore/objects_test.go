@@ -151,7 +151,7 @@ func TestRun_groupsAndMetersOnTheSwitch(t *testing.T) {
 
 	repairsForeignChanges(t, sw, second)
 	stop()
-	if diff := sw.Diff(t, second.table.state().Flows); diff != "" {
+	if diff := sw.Diff(t, allFlows(second.table.state())); diff != "" {
 		t.Error(diff)
 	}
 	if found, err := bridge.Replace(t.Context(), second.table.state()); err != nil || found.Changes() != 0 {
@@ -204,5 +204,22 @@ func TestSet_onePodSendsItsOwnFlows(t *testing.T) {
 	must(t, s.Set(pod("7"), all[7].State))
 	if got := relay.take(); got != (counts{}) {
 		t.Errorf("unchanged: got %+v, want no change", got)
+	}
+}
+
+// TestStateHasTexts checks that the state for a comparison has no object for a flow, except for those to groups, whose numbers their texts do not have.
+func TestStateHasTexts(t *testing.T) {
+	s := New(nil)
+	owner := pod("a")
+	st, err := compile(owner, pipeline.State{
+		Flows: []*ovs.Flow{flow(1, goovs.Output(1)), flow(2, pipeline.ToGroup("g"))}, Groups: []pipeline.Group{{Name: "g", Buckets: []ovs.Bucket{{Actions: []ovs.Action{goovs.Output(1)}}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newRound(s.table, []*change{{owner: owner, new: st}})
+	all := s.table.state()
+	if len(all.Flows) != 1 || len(all.Texts) != 1 || all.Texts[0].Actions != "output:1" || all.Texts[0].Cookie != owner.Cookie() {
+		t.Errorf("got flows %v and texts %v, want one of each", all.Flows, all.Texts)
 	}
 }

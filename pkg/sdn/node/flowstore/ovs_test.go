@@ -39,7 +39,7 @@ func TestRun_switchEqualsStore(t *testing.T) {
 		t.Errorf("got error %v, want a rejection with the flow", err)
 	}
 	stop()
-	if diff := sw.Diff(t, s.table.state().Flows); diff != "" {
+	if diff := sw.Diff(t, allFlows(s.table.state())); diff != "" {
 		t.Errorf("seed %d: switch and store differ:\n%s", seed, diff)
 	}
 }
@@ -118,7 +118,7 @@ func TestRun_restartOfOpenVSwitch(t *testing.T) {
 	sw.StartVSwitchd(t)
 	s.Resync()
 	must(t, waiting)
-	if diff := sw.Diff(t, s.table.state().Flows); diff != "" {
+	if diff := sw.Diff(t, allFlows(s.table.state())); diff != "" {
 		t.Errorf("switch and store differ:\n%s", diff)
 	}
 	if n := len(sw.Dump(t)); n != 2 {

@@ -228,7 +228,7 @@ func (s *Snapshot) flow(key ovs.Key, m *mergedFlow) (DesiredFlow, error) {
 		f.Actions = strings.Join(slices.Sorted(maps.Keys(m.conjunctions)), ",")
 		return f, nil
 	}
-	if m.one.details == nil || m.one.details.actions == nil {
+	if !m.one.hasReferences() {
 		return f, nil
 	}
 	actions, _ := replaceReferences(m.one.details.actions, func(r pipeline.Reference) (ovs.Action, error) {

@@ -36,6 +36,9 @@ func (c contribution) object() *ovs.Flow {
 	return c.details.flow
 }
 
+// hasReferences reports whether the contribution is a flow to groups, whose numbers its text does not have.
+func (c contribution) hasReferences() bool { return c.details != nil && c.details.actions != nil }
+
 // conjunctions returns the conjunctions; nil if the flow has other actions.
 func (c contribution) conjunctions() []string {
 	if c.details == nil {

@@ -130,12 +130,17 @@ func (e *entry) compile(k key) (owned, form) {
 
 // makeFlow returns the flow of the results of compile.
 func (t table) makeFlow(k key, one owned, f form) *ovs.Flow {
-	flow := ovs.FlowOf(k.flow(), f.text)
-	flow.Cookie, flow.IdleTimeout = f.cookie, int(f.idleTimeout)
-	if d := one.contribution.details; d != nil && d.actions != nil {
-		flow.Actions = t.resolve(one.owner, d.actions)
+	text := textFlow(k, f)
+	flow := text.Flow()
+	if one.contribution.hasReferences() {
+		flow.Actions = t.resolve(one.owner, one.contribution.details.actions)
 	}
 	return flow
+}
+
+// textFlow returns the flow of the results of compile, without references to groups.
+func textFlow(k key, f form) ovs.TextFlow {
+	return ovs.TextFlow{Key: k.flow(), Actions: f.text, IdleTimeout: int(f.idleTimeout), Cookie: f.cookie}
 }
 
 // resolve replaces the owner's references, which compile has validated, by numbers.
@@ -160,7 +165,7 @@ func (t table) makeGroup(e *entry, one owned) ovs.Group {
 
 // state returns the desired state of all owners.
 func (t table) state() ovs.State {
-	st := ovs.State{Flows: make([]*ovs.Flow, 0, len(t.entries)), Learned: pipeline.LearnedFlows()}
+	st := ovs.State{Texts: make([]ovs.TextFlow, 0, len(t.entries)), Learned: pipeline.LearnedFlows()}
 	for k, e := range t.entries {
 		one, want := e.compile(k)
 		if want == (form{}) {
@@ -168,7 +173,11 @@ func (t table) state() ovs.State {
 		}
 		switch k.kind {
 		case kindFlow:
-			st.Flows = append(st.Flows, t.makeFlow(k, one, want))
+			if one.contribution.hasReferences() {
+				st.Flows = append(st.Flows, t.makeFlow(k, one, want))
+			} else {
+				st.Texts = append(st.Texts, textFlow(k, want))
+			}
 		case kindGroup:
 			st.Groups = append(st.Groups, t.makeGroup(e, one))
 		case kindMeter:
