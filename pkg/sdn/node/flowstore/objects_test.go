@@ -223,3 +223,16 @@ func TestStateHasTexts(t *testing.T) {
 		t.Errorf("got flows %v and texts %v, want one of each", all.Flows, all.Texts)
 	}
 }
+
+// TestReplacementRecordsNoKeys checks that a replacement of all flows, which installs all keys, has no second list of them.
+func TestReplacementRecordsNoKeys(t *testing.T) {
+	s := New(nil)
+	owner := pod("a")
+	st, err := compile(owner, pipeline.State{Flows: []*ovs.Flow{flow(1, goovs.Output(1))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := newFullRound(s.table, []*change{{owner: owner, new: st}}); r.touched != nil || len(s.table.entries) != 1 {
+		t.Errorf("got touched keys %v and %d entries, want no record and 1", r.touched, len(s.table.entries))
+	}
+}

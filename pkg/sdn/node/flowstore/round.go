@@ -42,14 +42,23 @@ type round struct {
 	table   table
 	changes []*change
 	live    map[pipeline.Owner]*change // that have not failed
-	touched map[key]bool
+	touched map[key]bool               // nil: not recorded
+}
+
+// newFullRound is newRound for a replacement of all flows, which needs no record of the keys that the changes touch: at the start these are all keys.
+func newFullRound(t table, changes []*change) *round {
+	return (&round{table: t, changes: changes}).merge()
 }
 
 // newRound merges the changes, at most one for each owner. It removes what differs in all old states before it adds the first new one, so that a flow can change
 // its owner, and two owners can swap flows, in one round. A change in conflict fails.
 func newRound(t table, changes []*change) *round {
-	r := &round{table: t, changes: changes, live: make(map[pipeline.Owner]*change, len(changes)), touched: map[key]bool{}}
-	for _, c := range changes {
+	return (&round{table: t, changes: changes, touched: map[key]bool{}}).merge()
+}
+
+func (r *round) merge() *round {
+	r.live = make(map[pipeline.Owner]*change, len(r.changes))
+	for _, c := range r.changes {
 		r.live[c.owner] = c
 		for key := range c.old {
 			if !c.retains(key) {
@@ -57,7 +66,7 @@ func newRound(t table, changes []*change) *round {
 			}
 		}
 	}
-	for _, c := range changes {
+	for _, c := range r.changes {
 		if !c.failed { // the failure of an earlier change may have failed it
 			r.admit(c)
 		}
@@ -71,8 +80,14 @@ func (r *round) withdraw(owner pipeline.Owner, st state) {
 	}
 }
 
+func (r *round) touch(key key) {
+	if r.touched != nil {
+		r.touched[key] = true
+	}
+}
+
 func (r *round) remove(owner pipeline.Owner, key key) {
-	r.touched[key] = true
+	r.touch(key)
 	r.table.remove(owner, key)
 }
 
@@ -86,7 +101,7 @@ func (r *round) admit(c *change) {
 			r.fail(c, r.conflict(key, con, rivals[0]))
 			return
 		}
-		r.touched[key] = true
+		r.touch(key)
 		r.table.add(c.owner, key, con)
 	}
 }

@@ -203,7 +203,7 @@ func (s *Store) applyOneByOne(ctx context.Context, changes []*change) (rest []*c
 // owners are evicted, so that the flows of the others can be installed. No commit reports an eviction; Healthy does, and it is logged. The first rejection
 // only repeats the comparison: another program may have deleted a group or a meter since.
 func (s *Store) replace(ctx context.Context, changes []*change) (rest []*change, found ovs.Difference, err error) {
-	r := newRound(s.table, changes)
+	r := newFullRound(s.table, changes)
 	for first := true; ; first = false {
 		found, err := s.bridge.Replace(ctx, s.table.state())
 		if err == nil {
