@@ -15,11 +15,11 @@ func (n *Native) Missing(ctx context.Context, flows []*ovs.Flow) (missing []*ovs
 			_, err := c.do(ctx, 1, func(int) openflow.Message { return &openflow.DescRequest{} })
 			return err
 		}
-		found, err := compare(ctx, c, ovs.State{Flows: flows})
+		_, plan, err := compare(ctx, c, ovs.State{Flows: flows})
 		if err != nil {
 			return err
 		}
-		missing = found.plan.wanted()
+		missing = plan.wanted()
 		return nil
 	})
 	return missing, err

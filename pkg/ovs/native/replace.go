@@ -20,21 +20,20 @@ func (n *Native) ReplaceIn(ctx context.Context, want ovs.State) (found ovs.Diffe
 		if err := c.matchFragments(ctx); err != nil {
 			return err
 		}
-		com, err := compare(ctx, c, want)
+		difference, plan, err := compare(ctx, c, want)
 		session = c.number
-		if err != nil || com.Changes() == 0 {
+		if err != nil || difference.Changes() == 0 {
 			return err
 		}
-		found = com.Difference
-		return c.apply(ctx, &com.plan)
+		found = difference
+		return c.apply(ctx, plan)
 	})
 	return found, session, err
 }
 
-// comparison is the difference between the state of the switch and the wanted state, with the plan that removes it.
+// comparison compares the state of the switch with the wanted state.
 type comparison struct {
 	ovs.Difference
-	plan plan
 
 	flows   *flowDigests
 	groups  *wantedGroups
@@ -44,25 +43,26 @@ type comparison struct {
 	unused  []step           // deletions of groups
 }
 
-func compare(ctx context.Context, c *switchConn, want ovs.State) (*comparison, error) {
+// compare returns the difference and its plan, apart from the comparison, whose digests are not needed while the plan is applied.
+func compare(ctx context.Context, c *switchConn, want ovs.State) (found ovs.Difference, p *plan, err error) {
 	com := &comparison{learned: want.Learned}
-	var err error
 	if com.flows, err = newFlowDigests(want); err != nil {
-		return nil, err
+		return found, nil, err
 	}
 	if com.groups, err = newWantedGroups(want.Groups); err != nil {
-		return nil, err
+		return found, nil, err
 	}
 	err = c.dump(ctx, dumped{flow: com.flow, group: com.group, meter: func(m *openflow.Meter) { com.meters = append(com.meters, *m) }})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = com.groups.err
 	}
-	if com.groups.err != nil {
-		return nil, com.groups.err
+	if err != nil {
+		return found, nil, err
 	}
 	// Flows may use a new group, and until they are deleted or replaced one that is not wanted.
-	com.plan.bundle = slices.Concat(com.missing(com.groups.steps()), com.missing(com.flows.steps()), com.foreign, com.unused)
-	return com, com.compareMeters(want.Meters)
+	p = &plan{bundle: slices.Concat(com.missing(com.groups.steps()), com.missing(com.flows.steps()), com.foreign, com.unused)}
+	err = com.compareMeters(p, want.Meters)
+	return com.Difference, p, err
 }
 
 // missing counts wanted elements that are not on the switch, or differ there, and returns the steps that add them.
@@ -100,8 +100,8 @@ func (com *comparison) group(is *openflow.Group) {
 	com.AddExample(is)
 }
 
-// compareMeters compares meters.
-func (com *comparison) compareMeters(want []ovs.Meter) error {
+// compareMeters compares meters, and adds their changes to the plan.
+func (com *comparison) compareMeters(p *plan, want []ovs.Meter) error {
 	left := make(map[uint32]*openflow.Meter, len(com.meters))
 	for i := range com.meters {
 		left[com.meters[i].ID] = &com.meters[i]
@@ -128,12 +128,12 @@ func (com *comparison) compareMeters(want []ovs.Meter) error {
 			com.Altered++
 			com.AddExample(old)
 		}
-		com.plan.meters = append(com.plan.meters, meter)
+		p.meters = append(p.meters, meter)
 	}
 	for id, old := range left {
 		com.Foreign++
 		com.AddExample(old)
-		com.plan.deletedMeters = append(com.plan.deletedMeters, id)
+		p.deletedMeters = append(p.deletedMeters, id)
 	}
 	return nil
 }
