@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer klog.Flush()
+	setGCPercent(os.LookupEnv)
 
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "ovsdn-node:", err)
@@ -55,6 +57,17 @@ func run() int {
 		return exitFailed
 	}
 	return 0
+}
+
+// gcPercent is how much garbage the agent's memory may have, in percent of what is in use. Go's default, 100, needs a quarter more with 10,000 services, of which a
+// comparison of all flows makes much garbage; a change of one makes so little that its CPU time is the same.
+const gcPercent = 50
+
+// setGCPercent sets gcPercent, unless the administrator has set another one in the environment.
+func setGCPercent(lookup func(string) (string, bool)) {
+	if _, set := lookup("GOGC"); !set {
+		debug.SetGCPercent(gcPercent)
+	}
 }
 
 func command() *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"runtime/debug"
 	"slices"
 	"testing"
 
@@ -8,6 +9,20 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node"
 )
+
+func TestSetGCPercent(t *testing.T) {
+	const before = 77
+	defer debug.SetGCPercent(debug.SetGCPercent(before))
+	for _, tc := range []struct {
+		set  bool
+		want int
+	}{{true, before}, {false, gcPercent}} {
+		setGCPercent(func(name string) (string, bool) { return "90", tc.set && name == "GOGC" })
+		if got := debug.SetGCPercent(before); got != tc.want {
+			t.Errorf("GOGC set %t: got %d percent, want %d", tc.set, got, tc.want)
+		}
+	}
+}
 
 func TestAgentFlags_ipMasq(t *testing.T) {
 	for _, tc := range []struct {
