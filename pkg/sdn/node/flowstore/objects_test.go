@@ -212,7 +212,8 @@ func TestStateHasTexts(t *testing.T) {
 	s := New(nil)
 	owner := pod("a")
 	st, err := compile(owner, pipeline.State{
-		Flows: []*ovs.Flow{flow(1, goovs.Output(1)), flow(2, pipeline.ToGroup("g"))}, Groups: []pipeline.Group{{Name: "g", Buckets: []ovs.Bucket{{Actions: []ovs.Action{goovs.Output(1)}}}}},
+		Flows:  []*ovs.Flow{flow(1, goovs.Output(1)), flow(2, pipeline.ToGroup("g"))},
+		Groups: []pipeline.Group{{Name: "g", Buckets: []ovs.Bucket{{Actions: []ovs.Action{goovs.Output(1)}}}}},
 	})
 	if err != nil {
 		t.Fatal(err)

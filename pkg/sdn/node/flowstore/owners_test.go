@@ -3,6 +3,7 @@ package flowstore
 import (
 	"fmt"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -31,9 +32,20 @@ func TestOwnersProperties(t *testing.T) {
 					t.Fatalf("%s: got %q, want %q", owner, c.body.text, text)
 				}
 			}
-			if len(o.list) != len(want) || len(o.sorted()) != len(want) || o.index != nil && len(o.index) != len(want) {
-				t.Fatalf("got %d owners in the list and %d in the index, want %d", len(o.list), len(o.index), len(want))
+			if len(o.all()) != len(want) || len(o.sorted()) != len(want) {
+				t.Fatalf("got %d owners, %d sorted, want %d", len(o.all()), len(o.sorted()), len(want))
+			}
+			if o.many != nil && o.many.index != nil && len(o.many.index) != len(want) {
+				t.Fatalf("got %d owners in the index, want %d", len(o.many.index), len(want))
 			}
 		}
 	})
+}
+
+// TestEntrySize checks that the entry of a key fits a size class of the allocator: there may be 200,000, nearly all with one owner.
+func TestEntrySize(t *testing.T) {
+	const bound = 112
+	if size := unsafe.Sizeof(entry{}); size > bound {
+		t.Errorf("got %d bytes for an entry, want at most %d", size, bound)
+	}
 }

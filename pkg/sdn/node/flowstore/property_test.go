@@ -372,7 +372,7 @@ func (m *model) Check(t *rapid.T) {
 		t.Fatalf("got queue %d, queued %d, writing %d, want %d, %d, 0", len(m.store.queue), len(m.store.queued), len(m.store.writing), len(m.waiting), len(m.waiting))
 	}
 	for key, e := range m.store.table.entries {
-		if len(e.owners.list) == 0 && e.installed == (form{}) {
+		if len(e.owners.all()) == 0 && e.installed == (form{}) {
 			t.Fatalf("got an entry of %s without owners, want none", key)
 		}
 	}

@@ -80,7 +80,7 @@ func (e *entry) withdraw(owner pipeline.Owner) {
 
 // collect deletes an entry that has no owners and is not installed.
 func (t table) collect(k key) {
-	if e := t.entries[k]; e != nil && len(e.owners.list) == 0 && e.installed == (form{}) {
+	if e := t.entries[k]; e != nil && len(e.owners.all()) == 0 && e.installed == (form{}) {
 		delete(t.entries, k)
 		if k.kind == kindGroup {
 			t.numbers.release(e.number)
@@ -96,7 +96,7 @@ func (t table) rivals(k key, owner pipeline.Owner, b body) []pipeline.Owner {
 		return nil
 	}
 	var rivals []pipeline.Owner
-	for _, other := range e.owners.list {
+	for _, other := range e.owners.all() {
 		if other.owner == owner {
 			continue
 		}
@@ -111,14 +111,15 @@ func (t table) rivals(k key, owner pipeline.Owner, b body) []pipeline.Owner {
 
 // compile returns the form of all contributions to the key, and one of them, which stands for all; the zero form if there are no owners.
 func (e *entry) compile(k key) (owned, form) {
-	if len(e.owners.list) == 0 {
+	all := e.owners.all()
+	if len(all) == 0 {
 		return owned{}, form{}
 	}
-	one := e.owners.list[0]
+	one := all[0]
 	want := form{text: one.contribution.body.text, idleTimeout: one.contribution.body.idleTimeout}
 	if k.kind == kindFlow {
 		want.cookie = one.owner.Cookie()
-		if len(e.owners.list) > 1 {
+		if len(all) > 1 {
 			want.cookie = pipeline.SharedCookie()
 		}
 	}
