@@ -18,6 +18,10 @@ const (
 	// noServiceProxyTime is how long a node may be without service proxy before that is reported: kube-proxy may start after the agent.
 	noServiceProxyTime = 3 * time.Minute
 
+	// foundInterval is the time from a check that finds a proxy to the next one. iptables-legacy reads all rules of kube-proxy, and the API server logs connections that
+	// send nothing.
+	foundInterval = 10 * time.Minute
+
 	// apiService is the Service of the API server in namespace default, which each cluster has.
 	apiService = "kubernetes"
 
@@ -32,6 +36,7 @@ type serviceProxySearch struct {
 	connect  func(ctx context.Context, addr netip.AddrPort) error
 
 	since time.Time // when the first of the checks found none; zero: the last one found a proxy
+	found time.Time // when the last check found a proxy; zero: it found none
 }
 
 // newNoServiceProxyCheck returns the check for a node with --service-proxy=external on which no program balances services.
@@ -41,15 +46,23 @@ func newNoServiceProxyCheck(s *serviceProxySearch, warn func(reason string, err 
 
 // find returns an error if there has been no proxy for noServiceProxyTime.
 func (s *serviceProxySearch) find(ctx context.Context) (none, failure error) {
+	if !s.found.IsZero() && time.Since(s.found) < foundInterval {
+		return nil, nil
+	}
 	place, err := s.rules()
 	if err != nil {
 		return nil, err
 	}
 	addr := s.apiServer()
-	if place != "" || !addr.IsValid() || s.connect(ctx, addr) == nil {
+	switch {
+	case place == "" && !addr.IsValid(): // it can't be known
 		s.since = time.Time{}
 		return nil, nil
+	case place != "" || s.connect(ctx, addr) == nil:
+		s.since, s.found = time.Time{}, time.Now()
+		return nil, nil
 	}
+	s.found = time.Time{}
 	if s.since.IsZero() {
 		s.since = time.Now()
 	}

@@ -71,13 +71,14 @@ func TestNoServiceProxyCheck(t *testing.T) {
 		}{
 			{name: "none"},
 			{name: "starts late", place: iptables, wait: time.Minute},
+			{name: "not checked yet", wait: 9 * time.Minute},
 			{name: "none again", wait: time.Minute},
 			{name: "not long", wait: 2 * time.Minute},
 			{name: "for three minutes", wait: time.Minute, events: 1, effect: true},
 			{name: "the same", wait: time.Minute, events: 1, effect: true},
 			{name: "not read", err: errors.New("netlink"), wait: time.Minute, events: 1, effect: true},
 			{name: "another proxy", answers: true, wait: time.Minute, events: 1},
-			{name: "it has ended", wait: time.Minute, events: 1},
+			{name: "it has ended", wait: 10 * time.Minute, events: 1},
 			{name: "for three minutes again", wait: 3 * time.Minute, events: 2, effect: true},
 			{name: "kube-proxy", place: iptables, wait: time.Minute, events: 2},
 		} {
@@ -107,7 +108,7 @@ func TestNoServiceProxyCheck_unknown(t *testing.T) {
 	if n.check(t.Context()); len(n.dialed) > 0 {
 		t.Errorf("with kube-proxy's rules: got connections to %v, want none", n.dialed)
 	}
-	n.place, n.search.since = "", time.Now().Add(-time.Hour)
+	n.place, n.search.since, n.search.found = "", time.Now().Add(-time.Hour), time.Time{}
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	if n.check(stopped); len(n.events) > 0 {
