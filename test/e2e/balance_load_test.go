@@ -64,14 +64,26 @@ func (l *load) took(d time.Duration) {
 // whole load.
 func (x *trio) startLoad(t *testing.T, from end, to netip.AddrPort, rate int) *load {
 	t.Helper()
+	return x.startLanes(t, from.Name+" to "+to.String(), lanes{connectionLanes, connectionTime}, rate, func(ctx context.Context, _ int) error { return ask(ctx, from, to) })
+}
+
+// lanes are the parts of a load that ask at the same time, and how long each waits for a response.
+type lanes struct {
+	number int
+	within time.Duration
+}
+
+// startLanes begins a load whose lanes ask at a rate per second in all.
+func (x *trio) startLanes(t *testing.T, name string, of lanes, rate int, ask func(ctx context.Context, lane int) error) *load {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &load{name: from.Name + " to " + to.String(), entries: x.conntrackEntries, cancel: cancel, began: time.Now()}
-	interval := time.Second * connectionLanes / time.Duration(rate)
-	for lane := range connectionLanes {
+	l := &load{name: name, entries: x.conntrackEntries, cancel: cancel, began: time.Now()}
+	interval := time.Second * time.Duration(of.number) / time.Duration(rate)
+	for lane := range of.number {
 		l.running.Go(func() {
 			timer := time.NewTimer(0)
 			defer timer.Stop()
-			for next := l.began.Add(interval * time.Duration(lane) / connectionLanes); ; next = next.Add(interval) {
+			for next := l.began.Add(interval * time.Duration(lane) / time.Duration(of.number)); ; next = next.Add(interval) {
 				timer.Reset(time.Until(next))
 				select {
 				case <-ctx.Done():
@@ -79,9 +91,9 @@ func (x *trio) startLoad(t *testing.T, from end, to netip.AddrPort, rate int) *l
 				case <-timer.C:
 				}
 				// A connection outlives the end of the load.
-				within, done := context.WithTimeout(context.WithoutCancel(ctx), connectionTime)
+				within, done := context.WithTimeout(context.WithoutCancel(ctx), of.within)
 				began := time.Now()
-				err := ask(within, from, to)
+				err := ask(within, lane)
 				done()
 				l.took(time.Since(began))
 				l.opened.Add(1)
@@ -158,15 +170,21 @@ func (x *trio) conntrackEntries(ctx context.Context, port uint16) string {
 // stop ends the load. No connection may have failed.
 func (l *load) stop(t *testing.T) {
 	t.Helper()
+	l.end(t)
+	if wrong := l.wrong.Load(); wrong > 0 {
+		t.Errorf("%s: of %d connections %d failed, the first:\n%s", l.name, l.opened.Load(), wrong, strings.Join(l.failures, "\n"))
+	}
+}
+
+// end ends the load. Some connections must have been opened.
+func (l *load) end(t *testing.T) {
+	t.Helper()
 	l.cancel()
 	l.running.Wait()
-	opened, wrong, took := l.opened.Load(), l.wrong.Load(), time.Since(l.began)
+	opened, took := l.opened.Load(), time.Since(l.began)
 	perSecond, longest := float64(opened)/took.Seconds(), time.Duration(l.longest.Load())
-	t.Logf("%s: %d connections in %.1fs, %.0f per second, the longest took %v", l.name, opened, took.Seconds(), perSecond, longest)
+	t.Logf("%s: %d connections in %.1fs, %.0f per second, the longest took %v, %d failed", l.name, opened, took.Seconds(), perSecond, longest, l.wrong.Load())
 	if opened == 0 {
 		t.Errorf("%s: no connections were opened", l.name)
-	}
-	if wrong > 0 {
-		t.Errorf("%s: of %d connections %d failed, the first:\n%s", l.name, opened, wrong, strings.Join(l.failures, "\n"))
 	}
 }

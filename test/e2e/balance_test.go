@@ -47,6 +47,7 @@ func TestBalancedServices(t *testing.T) {
 		{"policies", testBalancedPolicies}, // its policies remain
 		{"rolling restart", testRollingRestart},
 		{"upgrade", testBalancedUpgrade},
+		{"upgrade and UDP", testBalancedDatagrams},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, x) })
 	}

@@ -38,16 +38,17 @@ func testBalancedUpgrade(t *testing.T, x *trio) {
 		fixture.Eventually(t, fixture.SyncTime, c.to.String()+" answers "+c.from.Name, fixture.AsksHTTP(c.from.NetNS, c.to.Addr(), c.to.Port()))
 		loads = append(loads, x.startLoad(t, c.from, c.to, c.rate))
 	}
-	x.upgradeUnderRestarts(t, changed, true)
-	x.upgradeUnderRestarts(t, lab.Build{}, false)
+	x.upgradeUnderRestarts(t, upgradedName, changed, true)
+	x.upgradeUnderRestarts(t, upgradedName, lab.Build{}, false)
 	for _, l := range loads {
 		l.stop(t)
 	}
 	talks.stay(t)
 }
 
-// upgradeUnderRestarts restarts the deployment again and again until all agents are of that build, which has the added table or not.
-func (x *trio) upgradeUnderRestarts(t *testing.T, b lab.Build, hasAdded bool) {
+// upgradeUnderRestarts restarts a deployment again and again until all agents are of that build, which has the added table or not. It returns the number of
+// restarts.
+func (x *trio) upgradeUnderRestarts(t *testing.T, name string, b lab.Build, hasAdded bool) (restarts int) {
 	t.Helper()
 	began, upgraded := time.Now(), make(chan error, 1)
 	ended := make(chan struct{})
@@ -56,8 +57,9 @@ func (x *trio) upgradeUnderRestarts(t *testing.T, b lab.Build, hasAdded bool) {
 		upgraded <- x.tryReload(t, b)
 	}()
 	defer func() { <-ended }() // also if a restart fails
-	for restarts := 1; ; restarts++ {
-		x.restartWeb(t, upgradedName)
+	for {
+		x.restartWeb(t, name)
+		restarts++
 		select {
 		case err := <-upgraded:
 			if err != nil {
@@ -67,7 +69,7 @@ func (x *trio) upgradeUnderRestarts(t *testing.T, b lab.Build, hasAdded bool) {
 				x.hasTable(t, node, addedTable, hasAdded)
 			}
 			t.Logf("upgraded in %.1fs, with %d restarts of the deployment", time.Since(began).Seconds(), restarts)
-			return
+			return restarts
 		default:
 		}
 	}
