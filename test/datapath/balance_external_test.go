@@ -258,7 +258,7 @@ func testBalancedICMPErrors(t *testing.T, b *balanced) {
 	b.open(t)
 	nodePort := netip.AddrPortFrom(node.VTEP, ownNodePortUDP)
 	for name, server := range map[string]datapath.Host{
-		"pod of the node": b.pod(0, 1).Host, "pod of another node": b.pod(1, 0).Host, "host network": {NS: node.NS, Addr: node.VTEP},
+		"pod of the node": b.pod(0, 1).Host, "pod of another node": b.pod(1, 0).Host, "host network": {NS: node.NS, Addr: node.VTEP}, "tun0": node.Host,
 	} {
 		b.endpoints = []netip.AddrPort{netip.AddrPortFrom(server.Addr, 8080)}
 		b.install(t)

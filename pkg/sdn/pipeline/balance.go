@@ -251,16 +251,15 @@ func (n Node) restore(s *State) {
 		// table=132,priority=100,ip,reg2=0x2,nw_dst=10.128.0.1,actions=ct(nat,table=133,zone=16385)
 		s.add(tableServiceReply, 100, ip(ovs.Reg(2, PortTun), ovs.IPDestination(own)), lookupNAT(zone, tableOutput))
 	}
-	for _, gateway := range n.gateways() {
-		// The host's rejection of the node's own packets would return with the node's own address as its source.
-		// table=132,priority=110,icmp,reg2=0x2,in_port=2,nw_src=10.128.0.1,actions=set_field:169.254.0.11->ip_src,goto_table:133
-		s.add(tableServiceReply, 110, icmp(ovs.Reg(2, PortTun), ovs.IPSource(gateway)).from(PortTun),
-			goovs.SetField(HairpinNode().String(), "ip_src"), ovs.GotoTable(tableOutput))
-	}
 	// table=132,priority=10,actions=goto_table:133
 	s.add(tableServiceReply, 10, anything(), ovs.GotoTable(tableOutput))
 	// table=133,priority=110,ip,reg4=0x8000/0x8000,actions=in_port
 	s.add(tableOutput, 110, ip(isHairpin()), goovs.InPort())
+	for _, gateway := range n.gateways() {
+		// The host's rejection of the node's own packets would return with the node's own address as its source. An error of an endpoint has the service's address here.
+		// table=133,priority=105,icmp,reg2=0x2,in_port=2,nw_src=10.128.0.1,actions=set_field:169.254.0.11->ip_src,in_port
+		s.add(tableOutput, 105, icmp(ovs.Reg(2, PortTun), ovs.IPSource(gateway)).from(PortTun), goovs.SetField(HairpinNode().String(), "ip_src"), goovs.InPort())
+	}
 	// table=133,priority=100,ip,reg2=0x2,in_port=2,actions=in_port
 	s.add(tableOutput, 100, ip(ovs.Reg(2, PortTun)).from(PortTun), goovs.InPort())
 }
