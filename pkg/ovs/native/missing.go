@@ -15,11 +15,15 @@ func (n *Native) Missing(ctx context.Context, flows []*ovs.Flow) (missing []*ovs
 			_, err := c.do(ctx, 1, func(int) openflow.Message { return &openflow.DescRequest{} })
 			return err
 		}
-		_, plan, err := compare(ctx, c, ovs.State{Flows: flows})
+		wanted, err := newFlowDigests(ovs.State{Flows: flows})
 		if err != nil {
 			return err
 		}
-		missing = plan.wanted()
+		if err := c.dump(ctx, dumped{flow: func(is *openflow.FlowStats) { wanted.compare(is) }}); err != nil {
+			return err
+		}
+		steps, _, _ := wanted.steps()
+		missing = (&plan{bundle: steps}).wanted()
 		return nil
 	})
 	return missing, err

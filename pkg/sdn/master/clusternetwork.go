@@ -203,7 +203,7 @@ func (c *networkController) checkNew() error {
 	}
 	var nodes []string
 	for _, o := range all {
-		if config.IsNode(o) {
+		if config.IsNode(o) && !config.IsRetained(o) {
 			nodes = append(nodes, o.Name)
 		}
 	}

@@ -247,7 +247,7 @@ func TestNetworkController_unacceptedServiceProxy(t *testing.T) {
 }
 
 // A ClusterNetwork that was deleted while no controller led is not created from flags, which may differ from what nodes use, such as the default service proxy in a
-// cluster with kube-proxy. Only HostSubnets of nodes show a cluster that is not new.
+// cluster with kube-proxy. Only HostSubnets of nodes that exist show a cluster that is not new.
 func TestNetworkController_deletedClusterNetwork(t *testing.T) {
 	hostSubnet := func(name string, annotations map[string]string) *networkv1.HostSubnet {
 		return &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Host: name, HostIP: "192.0.2.1", Subnet: "10.128.0.0/23"}
@@ -263,6 +263,7 @@ func TestNetworkController_deletedClusterNetwork(t *testing.T) {
 
 	s := newServiceProxyTest(t, config.ServiceProxyOVS, nil)
 	add(s, ofMachine)
+	add(s, hostSubnet("node2", map[string]string{networkv1.NodeUIDAnnotation: "uid", config.NodeDeletedAnnotation: "2026-01-01T00:00:00Z"}))
 	if got := s.reconciled(t).Annotations[config.ServiceProxyAnnotation]; got != "ovs" {
 		t.Errorf("new cluster: got service proxy %q, want that of the flags", got)
 	}

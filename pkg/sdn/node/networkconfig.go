@@ -43,7 +43,7 @@ func (a *agent) hostSubnetHealthy(c *caches.Set) error {
 func (a *agent) clusterNetwork(c *caches.Set) (*config.Network, error) {
 	o, err := c.Network.Network().V1().ClusterNetworks().Lister().Get(networkv1.ClusterNetworkDefault)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("ClusterNetwork %q does not exist yet: ovsdn-controller creates it; check that it runs", networkv1.ClusterNetworkDefault)
+		return nil, fmt.Errorf("ClusterNetwork %q does not exist: ovsdn-controller creates it in a new cluster; check that it runs. After a deletion restore it (docs/clusternetwork.md)", networkv1.ClusterNetworkDefault)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ClusterNetwork %s: %w", networkv1.ClusterNetworkDefault, err)

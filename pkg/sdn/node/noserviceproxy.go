@@ -1,7 +1,9 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -28,6 +30,9 @@ const (
 	apiServiceTimeout = 5 * time.Second
 )
 
+// errNoAPIService is why it can't be known whether another program than kube-proxy balances services.
+var errNoAPIService = errors.New("Service default/kubernetes is unknown, or has no cluster IP")
+
 // serviceProxySearch finds out whether a program other than br0 balances services on the node. Only kube-proxy's rules can be recognized. Other programs, such as those
 // that use IPVS or eBPF, are found by the answer of the API server's Service.
 type serviceProxySearch struct {
@@ -50,17 +55,15 @@ func (s *serviceProxySearch) find(ctx context.Context) (none, failure error) {
 		return nil, nil
 	}
 	place, err := s.rules()
-	if err != nil {
-		return nil, err
-	}
 	addr := s.apiServer()
 	switch {
-	case place == "" && !addr.IsValid(): // it can't be known
-		s.since = time.Time{}
-		return nil, nil
+	case place == "" && !addr.IsValid():
+		return nil, cmp.Or(err, errNoAPIService)
 	case place != "" || s.connect(ctx, addr) == nil:
 		s.since, s.found = time.Time{}, time.Now()
 		return nil, nil
+	case err != nil:
+		return nil, err
 	}
 	s.found = time.Time{}
 	if s.since.IsZero() {

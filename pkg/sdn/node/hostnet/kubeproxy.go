@@ -13,11 +13,11 @@ const (
 	kubeProxyChain = "KUBE-SERVICES" // chain of table nat of iptables, in the modes iptables and ipvs
 )
 
-// KubeProxyRules returns where kube-proxy has rules on this host, which remain when it ends; "": it has none. An empty chain, which `iptables -F` leaves, has none. It runs
+// KubeProxyRules returns where kube-proxy has rules on this host, which remain when it ends; "": it has none. Without rules, as `iptables -F` leaves it, neither counts. It runs
 // iptables only if the legacy backend has table nat.
 func KubeProxyRules() (place string, err error) {
 	const table, chain = "table ip " + kubeProxyTable + " of nftables", "chain " + kubeProxyChain + " of iptables"
-	exists, err := nftables.HasTable(kubeProxyTable)
+	exists, err := nftables.HasRules(kubeProxyTable, "")
 	if err != nil {
 		return "", err
 	}

@@ -145,6 +145,7 @@ func removeExceptNode(ctx context.Context, nft knftables.Interface, have map[str
 	}
 	tx := nft.NewTransaction()
 	addTable(tx) // some of the sets may not exist
+	tx.Add(newItselfSet())
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(have)), func(name string) bool { return name == nodeChain })
 	for _, name := range names {
 		tx.Flush(&knftables.Chain{Name: name})

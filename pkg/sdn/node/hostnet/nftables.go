@@ -168,6 +168,7 @@ func (f *nftFirewall) supported(ctx context.Context, c Chain) (index int, err er
 		addTable(tx)
 		addBaseChain(tx, c)
 		tx.Add(&knftables.Chain{Name: c.Name})
+		addItselfSet(tx, compiled.rules)
 		for _, r := range compiled.rules {
 			tx.Add(r)
 		}

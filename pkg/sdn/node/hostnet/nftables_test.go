@@ -117,10 +117,13 @@ func TestNFT_kernelWithoutFeature(t *testing.T) {
 		"fib daddr":    {features: []Feature{FeatureVTEPs, FeatureNotrack, FeatureEgressNotrack}, instead: "masquerade"},
 		"fully-random": {instead: "masquerade comment"},
 		"icmp type !=": {instead: "ct state invalid"},
+		itselfSet:      {instead: "masquerade"},
 	} {
 		t.Run(word, func(t *testing.T) {
 			inNetNS(t)
-			f := newNFT(t, limited(100))
+			c := sourcesEvaluated()
+			c.PodConnections = limited(100).PodConnections
+			f := newNFT(t, c)
 			run, check := &unsupporting{f.nft, word}, &unsupporting{f.scratch, word}
 			f.nft, f.scratch = run, check
 			syncFirewall(t, f)

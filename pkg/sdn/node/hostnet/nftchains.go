@@ -34,9 +34,11 @@ func addBaseChain(tx *knftables.Transaction, c Chain) {
 	tx.Add(&knftables.Chain{Name: c.baseName(), Type: &kind, Hook: &hook, Priority: &priority})
 }
 
-// addTable adds the table with its sets.
+// maxSources is the size of sets with an element for each source.
+const maxSources = 65536
+
+// addTable adds the table with the sets that other parts of the agent fill, and that of podLimit.
 func addTable(tx *knftables.Transaction) {
-	const maxSources = 65536
 	tx.Add(&knftables.Table{})
 	for _, name := range []string{vtepSet, egressSet} {
 		tx.Add(addressSet(name))
@@ -44,10 +46,20 @@ func addTable(tx *knftables.Transaction) {
 	connections := addressSet(connectionSet)
 	connections.Flags, connections.Size = []knftables.SetFlag{knftables.DynamicFlag}, knftables.PtrTo[uint64](maxSources)
 	tx.Add(connections)
-	tx.Add(&knftables.Set{
+}
+
+// addItselfSet adds the set if a rule uses it, so that a kernel that rejects it has all other chains.
+func addItselfSet(tx *knftables.Transaction, rules []*knftables.Rule) {
+	if slices.ContainsFunc(rules, func(r *knftables.Rule) bool { return strings.Contains(r.Rule, "@"+itselfSet) }) {
+		tx.Add(newItselfSet())
+	}
+}
+
+func newItselfSet() *knftables.Set {
+	return &knftables.Set{
 		Name: itselfSet, Type: "ipv4_addr . ipv4_addr", Size: knftables.PtrTo[uint64](maxSources),
 		Flags: []knftables.SetFlag{knftables.DynamicFlag, knftables.TimeoutFlag}, Timeout: knftables.PtrTo(time.Minute),
-	})
+	}
 }
 
 // compiledChain is a chain with its rules in the syntax of nftables.

@@ -29,6 +29,7 @@ func (f *nftFirewall) write(ctx context.Context, have map[string]*nftChain, want
 	for _, c := range want {
 		addBaseChain(w.tx, c.Chain)
 		w.tx.Add(&knftables.Chain{Name: c.Name})
+		addItselfSet(w.tx, c.rules)
 	}
 	known := map[string]bool{}
 	for _, c := range want {

@@ -19,14 +19,20 @@ func HasTable(table string) (bool, error) {
 	return exists, nil
 }
 
-// HasRules reports whether the chain of the table of family ip exists and has a rule. A kernel without nf_tables has none.
-func HasRules(table, chain string) (bool, error) {
-	exists, err := has(unix.NFT_MSG_GETCHAIN, name(unix.NFTA_CHAIN_TABLE, table), name(unix.NFTA_CHAIN_NAME, chain))
+// HasRules reports whether a chain of the table of family ip exists and has a rule; chain "": whether any has. A kernel without nf_tables has none.
+func HasRules(table, chain string) (exists bool, err error) {
+	rules := []*nl.RtAttr{name(unix.NFTA_RULE_TABLE, table)}
+	if chain == "" {
+		exists, err = HasTable(table)
+	} else {
+		exists, err = has(unix.NFT_MSG_GETCHAIN, name(unix.NFTA_CHAIN_TABLE, table), name(unix.NFTA_CHAIN_NAME, chain))
+		rules = append(rules, name(unix.NFTA_RULE_CHAIN, chain))
+	}
 	if err == nil && exists {
-		exists, err = startsDump(unix.NFT_MSG_GETRULE, name(unix.NFTA_RULE_TABLE, table), name(unix.NFTA_RULE_CHAIN, chain))
+		exists, err = startsDump(unix.NFT_MSG_GETRULE, rules...)
 	}
 	if err != nil {
-		return false, fmt.Errorf("find rules in chain %s of table ip %s of nftables: %w", chain, table, err)
+		return false, fmt.Errorf("find rules of nftables in table ip %s, chain %q: %w", table, chain, err)
 	}
 	return exists, nil
 }
