@@ -86,8 +86,8 @@ const (
 	KubeProxyRules = "KubeProxyRules"
 
 	// Warning on Node: with --service-proxy=external, no program has balanced services on the node for three minutes: kube-proxy has no rules, and Service kubernetes, by
-	// which the agent finds other programs, does not answer. The agent checks at its start, each minute, and ten minutes
-	// after it has found one; one Event until a program does.
+	// which the agent finds other programs, does not answer. The agent checks at its start and each minute, and after it
+	// has found one each ten minutes, so that the Event follows up to 14 minutes after a proxy has ended; one Event until a program balances services again.
 	NoServiceProxy = "NoServiceProxy"
 
 	// Warning on Node: with --service-proxy=ovs, the agent reaches the API server by an address of the service network: without kube-proxy it does not reach it after a

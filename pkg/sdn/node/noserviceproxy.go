@@ -73,8 +73,8 @@ func (s *serviceProxySearch) find(ctx context.Context) (none, failure error) {
 		return nil, nil
 	}
 	return fmt.Errorf("no service works on this node: kube-proxy has no rules in iptables or nftables, and Service %s/%s (%s) does not answer; start kube-proxy "+
-		"on the node. Or let br0 balance all services: annotate ClusterNetwork default with ovsdn.io/service-proxy=ovs (docs/upgrade.md). If another program balances "+
-		"services here, only that Service fails: find out why, or ignore this", metav1.NamespaceDefault, apiService, addr), nil
+		"on the node. Only if no node is to run kube-proxy, change all to ovsdn.io/service-proxy=ovs by the steps of docs/upgrade.md, which end connections through services. "+
+		"If another program balances services here, only that Service fails: find out why, or ignore this", metav1.NamespaceDefault, apiService, addr), nil
 }
 
 // apiServer returns the address of the API server's Service, invalid if it is unknown.

@@ -33,11 +33,11 @@ const (
 	itselfSet = chainPrefix + "ITSELF-SOURCES"
 
 	// nftRequirements are what the rules need of the kernel.
-	nftRequirements = "a kernel of version 5.10 or later with nf_tables, nft_chain_nat, nft_ct, nft_fib_ipv4, nft_masq, nft_reject_ipv4 and nft_connlimit"
+	nftRequirements = "a kernel of version 5.10 or later with nf_tables, nft_chain_nat, nft_ct, nft_masq and nft_reject_ipv4"
 )
 
 // errNoNFTables is the error of a host whose nft or kernel does not support the rules.
-var errNoNFTables = errors.New("nftables is not usable")
+var errNoNFTables = errors.New("nft or the kernel does not support the rules")
 
 // nftFirewall implements Firewall with a table of its own, whose base chains have the hooks and priorities of iptables' built-in chains. A transaction replaces all
 // chains that differ: at no time a rule is missing.
