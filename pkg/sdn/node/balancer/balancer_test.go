@@ -63,6 +63,13 @@ func (f *fixture) WarnNode(reason, message string) {
 	f.events = append(f.events, reason+" "+message)
 }
 
+// warnings returns the Events.
+func (f *fixture) warnings() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.events)
+}
+
 // newFixture starts a Balancer for node n1 in a mode.
 func newFixture(t *testing.T, mode config.Mode) *fixture {
 	t.Helper()
@@ -302,18 +309,13 @@ func TestBalancer_limits(t *testing.T) {
 		f.services.Add(svc)
 		f.expect(svc.Name, []string{svc.Spec.ClusterIP})
 	}
-	events := func() []string {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return slices.Clone(f.events)
-	}
 	await.OK(f, timeout, func(context.Context) error {
-		if got := events(); len(got) < 4 {
+		if got := f.warnings(); len(got) < 4 {
 			return fmt.Errorf("got %d Events, want 4: %q", len(got), got)
 		}
 		return nil
 	})
-	got := events()
+	got := f.warnings()
 	for _, l := range []limit{limitExternal, limitAddress, limitSCTP, limitAffinity} {
 		about := func(event string) bool {
 			return strings.HasPrefix(event, "ServiceLimited ") && strings.Contains(event, l.String()) && strings.Contains(event, "such as ns/svc")
@@ -355,8 +357,8 @@ func TestReportLimits(t *testing.T) {
 			time.Sleep(step.wait) //nolint:forbidigo // the bubble's clock
 			f.report(t.Context(), step.service, step.found)
 			synctest.Wait()
-			if len(f.events) != step.events || step.last != "" && f.events[len(f.events)-1] != step.last {
-				t.Errorf("step %d: got Events %q, want %d, the last %q", i, f.events, step.events, step.last)
+			if got := f.warnings(); len(got) != step.events || step.last != "" && got[len(got)-1] != step.last {
+				t.Errorf("step %d: got Events %q, want %d, the last %q", i, got, step.events, step.last)
 			}
 		}
 	})
