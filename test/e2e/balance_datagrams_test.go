@@ -44,6 +44,8 @@ func testBalancedDatagrams(t *testing.T, x *trio) {
 		l.end(t)
 	}
 	dropped = x.machineDrops(t) - dropped + x.passedDatagrams(t, captures)
+	// A packet between two tables of a node's switch in the moment in which these get other numbers is lost (decision 0023).
+	dropped += int64(2 * len(x.Nodes()))
 	for _, l := range steady {
 		l.check(t, 0, dropped)
 	}
@@ -135,7 +137,8 @@ func askOnce(ctx context.Context, from end, to netip.AddrPort) error {
 // check fails if requests were lost, except those whose answer was on its way in the moment in which connections to a removed endpoint were flushed: conntrack does not
 // translate the answer then. This is at most one request of a lasting socket for each removed endpoint. An endpoint answers while it terminates, for longer than nodes
 // need to flush. Requests from new ports reach it only before the datapath has the change, so their answers arrive before the flush, which follows. The machine may also
-// lose as many as it counts, and ovs-vswitchd as many as it passes to the kernel (losesNothingRerouted): each pod that begins or ends changes the devices of its node.
+// lose as many as it counts, the switches one in each change of their tables, and ovs-vswitchd as many as it passes to the kernel (losesNothingRerouted): each pod that
+// begins or ends changes the devices of its node.
 func (l datagramLoad) check(t *testing.T, removed int, dropped int64) {
 	t.Helper()
 	lost := l.wrong.Load()
@@ -147,7 +150,8 @@ func (l datagramLoad) check(t *testing.T, removed int, dropped int64) {
 		return
 	}
 	text := fmt.Sprintf("%s: of %d requests %d were lost, want at most one of each of %d lasting sockets for each of %d removed endpoints; "+
-		"the machine and ovs-vswitchd dropped %d packets; the first:\n%s", l.name, l.opened.Load(), lost, len(l.sockets), removed, dropped, strings.Join(l.failures, "\n"))
+		"the machine, ovs-vswitchd and changes of tables may have dropped %d packets; the first:\n%s",
+		l.name, l.opened.Load(), lost, len(l.sockets), removed, dropped, strings.Join(l.failures, "\n"))
 	if excess <= dropped {
 		t.Log(text)
 		return
