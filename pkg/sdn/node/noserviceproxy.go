@@ -31,7 +31,7 @@ const (
 )
 
 // errNoAPIService is why it can't be known whether another program than kube-proxy balances services.
-var errNoAPIService = errors.New("Service default/kubernetes is unknown, or has no cluster IP")
+var errNoAPIService = errors.New("find the API server: no cluster IP of Service default/kubernetes is known")
 
 // serviceProxySearch finds out whether a program other than br0 balances services on the node. Only kube-proxy's rules can be recognized. Other programs, such as those
 // that use IPVS or eBPF, are found by the answer of the API server's Service.
