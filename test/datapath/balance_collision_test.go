@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	compiled "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/test/await"
 	"github.com/ovsdn/ovsdn/test/datapath"
@@ -20,12 +21,7 @@ func testBalancedSamePort(t *testing.T, b *balanced) {
 	client, server := b.pod(0, 0), b.pod(1, 0)
 	endpoint := netip.AddrPortFrom(server.Addr, 8080)
 	b.endpoints = []netip.AddrPort{endpoint}
-	second := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(vip(port).Addr().Next(), port) }
-	for _, port := range []uint16{80, 53} {
-		f := frontend(second(port).Addr(), port, endpoint)
-		f.Kind = compiled.ClusterIP
-		b.external = append(b.external, f)
-	}
+	b.addSecond(endpoint)
 	b.install(t)
 
 	asking, serving := client.UDP(t, 0), server.UDP(t, 8080)
@@ -61,6 +57,61 @@ func testBalancedSamePort(t *testing.T, b *balanced) {
 	}
 	for _, s := range streams {
 		s.MustPass(t)
+	}
+}
+
+// second is a port of the second service's address.
+func second(port uint16) netip.AddrPort { return netip.AddrPortFrom(vip(port).Addr().Next(), port) }
+
+// addSecond adds a service with the same ports.
+func (b *balanced) addSecond(endpoint netip.AddrPort) {
+	for _, port := range []uint16{80, 53} {
+		f := frontend(second(port).Addr(), port, endpoint)
+		f.Kind = compiled.ClusterIP
+		b.external = append(b.external, f)
+	}
+}
+
+// testBalancedAfterProxy: after the change from kube-proxy and back, a connection that the switch translates may have the addresses and ports of one that kube-proxy has translated.
+// Its replies do not leave to the host, which would give them the address of the service of that connection.
+func testBalancedAfterProxy(t *testing.T, b *balanced) {
+	for name, server := range map[string]*datapath.Pod{"same node": b.pod(0, 1), "other node": b.pod(1, 0)} {
+		for _, evaluated := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, evaluated %t", name, evaluated), func(t *testing.T) { b.testAfterProxy(t, server, evaluated) })
+		}
+	}
+}
+
+func (b *balanced) testAfterProxy(t *testing.T, server *datapath.Pod, evaluated bool) {
+	t.Helper()
+	client, endpoint := b.pod(0, 0), netip.AddrPortFrom(server.Addr, 8080)
+	asking, serving := client.UDP(t, 0), server.UDP(t, 8080)
+	pods := []*datapath.Pod{client, server}
+	for _, p := range pods {
+		b.policies[p] = compiled.PodPolicies{Evaluated: evaluated}
+	}
+	if !evaluated {
+		pods = nil
+	}
+	b.cluster.install(t, b.mode, pods...)
+	proxy(t, b.Nodes[0], endpoint)
+	asking.MustReach(t, vip(53), serving)
+	serving.Send(t, asking.Addr(), serving.Message())
+
+	b.endpoints, b.external = []netip.AddrPort{endpoint}, nil
+	b.addSecond(endpoint)
+	b.install(t)
+	from := asking.MustReach(t, second(53), serving)
+	if got := serving.MustReach(t, from, asking); got != second(53) {
+		t.Errorf("source of the reply: got %s, want %s", got, second(53))
+	}
+	if b.mode == config.ModeSubnet {
+		return // here the agent's rules masquerade what kube-proxy has translated, which these hosts lack
+	}
+	b.cluster.install(t, b.mode, pods...)
+	asking.MustReach(t, vip(53), serving)
+	if got := serving.MustReach(t, asking.Addr(), asking); got != vip(53) {
+		t.Errorf("source of the reply after the change back: got %s, want %s", got, vip(53))
 	}
 }
 

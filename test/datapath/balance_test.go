@@ -187,6 +187,7 @@ func TestBalancedServices(t *testing.T) {
 			{"replies to outside", testBalancedReplies, each},
 			{"node port of an endpoint", testBalancedNodePortOfEndpoint, subnet},
 			{"two services from one port", testBalancedSamePort, subnet},
+			{"after another proxy", testBalancedAfterProxy, networkPolicy},
 			{"SCTP", testBalancedSCTP, networkPolicy},
 			{"idled", testBalancedIdled, networkPolicy},
 		} {

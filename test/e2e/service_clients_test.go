@@ -87,6 +87,7 @@ func (o outcome) String() string {
 const (
 	servicePort80 = 80
 	answersPort   = 18090
+	directPort    = 18091 // of no endpoint: a client's direct connection to an endpoint fails from a port by which it has used a service of it
 )
 
 // serveName answers each connection and datagram with a name and the client's address, until the test ends.

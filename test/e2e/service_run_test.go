@@ -131,6 +131,7 @@ func newServicesUnderTest(t *testing.T, x *trio) *servicesUnderTest {
 	for _, p := range []pod{x.b, x.c, e} {
 		serveName(t, p.Name, p.NetNS, netip.AddrPortFrom(p.Addr, answersPort))
 	}
+	serveName(t, x.b.Name, x.b.NetNS, netip.AddrPortFrom(x.b.Addr, directPort))
 	serveName(t, fixture.Node1, x.node1.NetNS, netip.AddrPortFrom(one, answersPort))
 	serveName(t, "outside", x.outside.NetNS, netip.AddrPortFrom(lab.OutsideAddr(), answersPort))
 	for _, name := range []string{x.b.Name, x.c.Name} {
@@ -187,6 +188,9 @@ func (s *servicesUnderTest) create(t *testing.T, index int, b behaviour) *corev1
 		s.Output(t, lab.Outside, "ip", "address", "add", alone.String()+"/32", "dev", "lo")
 		serveName(t, "outside", s.outside.NetNS, netip.AddrPortFrom(alone, servicePort80))
 	}
+	if len(b.endpoints) > 0 { // first: kube-proxy would reject packets until it has endpoints, and has continued to do so afterwards
+		s.createSlice(t, svc, b.endpoints)
+	}
 	status, services := svc.Status, s.Kube.CoreV1().Services(s.namespace)
 	created, err := services.Create(t.Context(), svc, metav1.CreateOptions{})
 	if err != nil {
@@ -197,9 +201,6 @@ func (s *servicesUnderTest) create(t *testing.T, index int, b behaviour) *corev1
 		if created, err = services.UpdateStatus(t.Context(), created, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if len(b.endpoints) > 0 {
-		s.createSlice(t, created, b.endpoints)
 	}
 	return created
 }
@@ -357,6 +358,6 @@ func (s *servicesUnderTest) target(t *testing.T, svc *corev1.Service, at address
 	case healthOfNode2:
 		return onNode(fixture.Node2, svc.Spec.HealthCheckNodePort)
 	default: // endpointItself
-		return netip.AddrPortFrom(s.b.Addr, answersPort)
+		return netip.AddrPortFrom(s.b.Addr, directPort)
 	}
 }

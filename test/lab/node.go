@@ -64,6 +64,8 @@ func addProgram(spec *machine.Spec, name, path string) {
 func (l *Lab) outsideSpec() machine.Spec {
 	spec := l.baseSpec(Outside, OutsideAddr())
 	spec.Units = []machine.Unit{task("network",
+		// A node that does not serve an external address yet redirects to its own default gateway, and the redirect would remain for five minutes.
+		[]string{"sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf." + uplink + ".accept_redirects=0"},
 		[]string{"ip", "link", "set", "lo", "up"},
 		[]string{"ip", "address", "replace", OutsideAddr().String() + "/32", "dev", "lo"},
 		[]string{"ip", "address", "replace", outsideFabricAddr().String() + "/24", "dev", uplink},

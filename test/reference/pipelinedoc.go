@@ -167,7 +167,8 @@ func (d *pipelineDoc) bits() string {
 
 func (d *pipelineDoc) zones() string {
 	t := NewTable("constant", "value", "meaning")
-	for _, name := range []string{"zoneEgressIP", "egressIPBits", "zoneLocal", "zoneTarget", "zoneBits", "firstZone", "markProxied", "markDirect", "RoutedDSCP", "ForwardedDSCP", "HairpinDSCP"} {
+	for _, name := range []string{"zoneEgressIP", "egressIPBits", "zoneLocal", "zoneTarget", "zoneBits", "firstZone", "markProxied", "markDirect", "markHostPort", "markBalanced",
+		"RoutedDSCP", "ForwardedDSCP", "HairpinDSCP"} {
 		c := d.constants[name]
 		value, _ := strconv.Atoi(c.Value) // a number
 		text := new(doc.Package).Synopsis(c.Doc)

@@ -94,18 +94,33 @@ func (n Node) masqueradeOutside(s *State) {
 	if n.evaluates() {
 		reset = append(reset, loadVNID(config.GlobalVNID, regSourceVNID))
 	}
-	masquerade := translateSource(fmt.Sprintf("%s:%d-%d", config.Gateway(n.Subnets[0]), firstMasqueradePort, lastMasqueradePort), tableRoute, zoneMasquerade)
+	first, last := n.masqueradePorts()
+	masquerade := translateSource(fmt.Sprintf("%s:%d-%d", config.Gateway(n.Subnets[0]), first, last), tableRoute, zoneMasquerade)
 	for _, cluster := range n.ClusterNetworks {
 		if n.evaluates() {
 			// table=68,priority=227,icmp,reg4=0x80000/0x80000,in_port=2,nw_dst=10.128.0.0/14,icmp_type=3,icmp_code=4,
 			//     actions=ct_clear,load:0->NXM_NX_REG3[],load:0xa58->NXM_OF_ETH_DST[32..47],move:NXM_OF_IP_DST[]->NXM_OF_ETH_DST[0..31],load:0x1->NXM_NX_REG0[],
-			//     ct(commit,nat(src=10.128.0.1:1024-32767),table=30,zone=8192)
+			//     ct(commit,nat(src=10.128.0.1:4790-32767),table=30,zone=8192)
 			s.add(tableTranslated, 227, icmp(append(slices.Clone(isTooLarge), ovs.IPDestination(cluster))...).from(PortTun), append(slices.Clone(asOutside), masquerade)...)
 		}
 		// table=68,priority=225,ip,reg4=0x80000/0x80000,in_port=2,nw_dst=10.128.0.0/14,
 		//     actions=ct_clear,load:0->NXM_NX_REG3[],load:0xa58->NXM_OF_ETH_DST[32..47],move:NXM_OF_IP_DST[]->NXM_OF_ETH_DST[0..31],
-		//     ct(commit,nat(src=10.128.0.1:1024-32767),table=30,zone=8192)
+		//     ct(commit,nat(src=10.128.0.1:4790-32767),table=30,zone=8192)
 		s.add(tableTranslated, 225, ip(isFromOutside(), ovs.IPDestination(cluster)).from(PortTun), append(slices.Clone(reset), masquerade)...)
+	}
+}
+
+// masqueradePorts returns the first and the last source port of masqueraded connections: the larger range beside the tunnels' port, since table 20 drops UDP of pods to
+// that port, replies included.
+func (n Node) masqueradePorts() (first, last uint16) {
+	first, last = firstMasqueradePort, lastMasqueradePort
+	switch port := n.VXLANPort; {
+	case port < first || port > last:
+		return first, last
+	case port-first > last-port:
+		return first, port - 1
+	default:
+		return port + 1, last
 	}
 }
 

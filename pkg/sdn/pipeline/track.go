@@ -34,10 +34,14 @@ const (
 )
 
 // The ct_marks of connections that a pod of this node opened to the cluster network. An entry gets its mark with the first packet and retains
-// it: a connection through the host's proxy and a direct one to the same endpoint, from the same port, share one entry of the pod's zone.
+// it: a connection through the host and a direct one to the same endpoint, from the same port, share one entry of the pod's zone. After a change of the
+// service proxy, entries with a mark of the previous one count as new.
 const (
 	markProxied = 1 // ct_mark of a connection of a pod through the host's proxy
 	markDirect  = 2 // ct_mark of a direct connection of a pod
+
+	markHostPort = 3 // with --service-proxy=ovs, ct_mark of a connection of a pod through a host port
+	markBalanced = 4 // with --service-proxy=ovs, ct_mark of a connection of a pod that is direct, or that the switch translates
 )
 
 // localZones are the value and the mask of reg3 for zoneLocal's zones.
@@ -64,6 +68,22 @@ func loadZone(first int, field string) []ovs.Action {
 		goovs.Move(fmt.Sprintf("%s[0..%d]", field, zoneBits-1), fmt.Sprintf("NXM_NX_REG3[0..%d]", zoneBits-1)),
 		goovs.Load(fmt.Sprintf("%#x", first>>zoneBits), fmt.Sprintf("NXM_NX_REG3[%d..31]", zoneBits)),
 	}
+}
+
+// viaHost is the mark of connections whose destination the host translates.
+func (n Node) viaHost() int {
+	if n.BalancesServices {
+		return markHostPort
+	}
+	return markProxied
+}
+
+// direct is the mark of other connections.
+func (n Node) direct() int {
+	if n.BalancesServices {
+		return markBalanced
+	}
+	return markDirect
 }
 
 // evaluates reports whether the mode evaluates packets by their source.
@@ -121,7 +141,7 @@ func (n Node) sendToNode(vtep netip.Addr) []ovs.Action {
 func (n Node) commit(s *State) {
 	if n.evaluates() {
 		// table=130,priority=300,ct_state=+rpl+trk,ct_mark=0x1,ip,actions=set_field:0a:58:0a:80:00:01->eth_dst,output:2
-		s.add(tableCommit, ReplyToProxyPriority, ip(isReply(), goovs.ConnectionTrackingMark(markProxied, 0)),
+		s.add(tableCommit, ReplyToProxyPriority, ip(isReply(), goovs.ConnectionTrackingMark(uint32(n.viaHost()), 0)),
 			goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst"), goovs.Output(PortTun))
 		// table=130,priority=200,ip,reg3=0,actions=goto_table:133
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), n.output())
@@ -137,7 +157,7 @@ func (n Node) commit(s *State) {
 			s.add(tableCommit, 155, ip(isFromOutside()).from(PortTun), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), n.output())
 		}
 		// table=130,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),goto_table:133
-		s.add(tableCommit, 150, ip().from(PortTun), n.commitAs(markProxied)...)
+		s.add(tableCommit, 150, ip().from(PortTun), n.commitAs(n.viaHost())...)
 		// table=130,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15]),goto_table:133
 		s.add(tableCommit, 100, ip(), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), n.output())
 		n.collide(s)
@@ -149,23 +169,23 @@ func (n Node) commit(s *State) {
 }
 
 // collide compiles table 131. It passes packets of the connection that the pod's zone has an entry for, and drops those of a second
-// connection with the same addresses and ports, since the replies to both are equal. An entry without a mark is new.
+// connection with the same addresses and ports, since the replies to both are equal. An entry without one of these marks is new.
 func (n Node) collide(s *State) {
-	mark := func(m uint32) ovs.Match { return goovs.ConnectionTrackingMark(m, 0) }
+	viaHost, direct := goovs.ConnectionTrackingMark(uint32(n.viaHost()), 0), goovs.ConnectionTrackingMark(uint32(n.direct()), 0)
 	// table=131,priority=300,ct_mark=0x1,ip,in_port=2,actions=goto_table:133
-	s.add(tableCollision, 300, ip(mark(markProxied)).from(PortTun), n.output())
+	s.add(tableCollision, 300, ip(viaHost).from(PortTun), n.output())
 	// table=131,priority=300,ct_mark=0x2,ip,in_port=2,actions=drop
-	s.add(tableCollision, 300, ip(mark(markDirect)).from(PortTun), goovs.Drop())
+	s.add(tableCollision, 300, ip(direct).from(PortTun), goovs.Drop())
 	// table=131,priority=200,ct_mark=0x1,ip,actions=drop
-	s.add(tableCollision, 200, ip(mark(markProxied)), goovs.Drop())
+	s.add(tableCollision, 200, ip(viaHost), goovs.Drop())
 	// table=131,priority=200,ct_mark=0x2,ip,actions=goto_table:133
-	s.add(tableCollision, 200, ip(mark(markDirect)), n.output())
+	s.add(tableCollision, 200, ip(direct), n.output())
 	// table=131,priority=160,tcp,reg4=0x200/0x200,actions=goto_table:133
 	s.add(tableCollision, 160, isMidstream(), n.output())
 	// table=131,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),goto_table:133
-	s.add(tableCollision, 150, ip().from(PortTun), n.commitAs(markProxied)...)
+	s.add(tableCollision, 150, ip().from(PortTun), n.commitAs(n.viaHost())...)
 	// table=131,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:2->NXM_NX_CT_MARK[])),goto_table:133
-	s.add(tableCollision, 100, ip(), n.commitAs(markDirect)...)
+	s.add(tableCollision, 100, ip(), n.commitAs(n.direct())...)
 }
 
 // isMidstream matches TCP packets that open no connection.
