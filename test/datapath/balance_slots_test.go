@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -79,4 +80,22 @@ func connect(t *testing.T, from *datapath.Pod, connections int) (refused int) {
 		t.Fatal(err)
 	}
 	return refused
+}
+
+// wantNoRecirculationDropped asserts at the end of a test that the userspace datapath, which recirculates a packet six times at most (MAX_RECIRC_DEPTH in dpif-netdev.c),
+// has dropped none that needs more. Senders repeat such a packet, and only the first of a connection selects an endpoint.
+func (c *cluster) wantNoRecirculationDropped(t *testing.T) {
+	t.Helper()
+	if c.Type != ovstest.DatapathNetdev {
+		return
+	}
+	for i, node := range c.Nodes {
+		dropped := func() string { return node.AppCtl(t, "coverage/read-counter", "datapath_drop_recirc_error") }
+		before := dropped()
+		t.Cleanup(func() {
+			if after := dropped(); after != before {
+				t.Errorf("packets that node %d dropped since they exceed the limit of recirculations: got %s, before the test %s", i, strings.TrimSpace(after), strings.TrimSpace(before))
+			}
+		})
+	}
 }

@@ -198,6 +198,7 @@ func TestBalancedServices(t *testing.T) {
 				for _, node := range c.Nodes {
 					node.AppCtl(t, "dpctl/flush-conntrack")
 				}
+				c.wantNoRecirculationDropped(t)
 				test.run(t, &balanced{cluster: c, mode: mode, vnid: 10, policies: map[*datapath.Pod]compiled.PodPolicies{}, pods: map[*datapath.Pod]config.VNID{}})
 			})
 		}

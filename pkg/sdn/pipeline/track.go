@@ -40,7 +40,7 @@ const (
 	markProxied = 1 // ct_mark of a connection of a pod through the host's proxy
 	markDirect  = 2 // ct_mark of a direct connection of a pod
 
-	markHostPort = 3 // with --service-proxy=ovs, ct_mark of a connection of a pod through a host port
+	markHostPort = 3 // with --service-proxy=ovs, ct_mark of a connection of a pod through a host port, or of the node
 	markBalanced = 4 // with --service-proxy=ovs, ct_mark of a connection of a pod that is direct, or that the switch translates
 )
 
@@ -146,6 +146,15 @@ func (n Node) commit(s *State) {
 		// table=130,priority=200,ip,reg3=0,actions=goto_table:133
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), n.output())
 		for _, cluster := range n.ClusterNetworks {
+			if n.BalancesServices { // without the lookup, with which the first packet would exceed the six recirculations of the userspace datapath
+				first := ip(ovs.RegBits(3, localZones, localZoneMask), ovs.RegBits(4, endpointSelected, endpointSelected), ovs.IPDestination(cluster))
+				// table=130,priority=180,ip,reg3=0x6000/0xe000,reg4=0x100000/0x100000,in_port=2,nw_dst=10.128.0.0/14,
+				//     actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:3->NXM_NX_CT_MARK[])),goto_table:132
+				s.add(tableCommit, 180, first.from(PortTun), n.commitAs(markHostPort)...)
+				// table=130,priority=175,ip,reg3=0x6000/0xe000,reg4=0x100000/0x100000,nw_dst=10.128.0.0/14,
+				//     actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:4->NXM_NX_CT_MARK[])),goto_table:132
+				s.add(tableCommit, 175, first, n.commitAs(markBalanced)...)
+			}
 			// table=130,priority=170,ip,reg3=0x6000/0xe000,nw_dst=10.128.0.0/14,actions=ct(table=131,zone=NXM_NX_REG3[0..15])
 			s.add(tableCommit, 170, ip(ovs.RegBits(3, localZones, localZoneMask), ovs.IPDestination(cluster)),
 				goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableCollision)))
