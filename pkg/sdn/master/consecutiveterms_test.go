@@ -28,9 +28,14 @@ func testTwoTerms(t *testing.T, c *cluster) {
 		cfg.REST, cfg.ClusterNetworks = twiceProxy.config, ranges
 	})
 	c.accepted(t, "True", "Accepted", "", "10.128.0.0/23 with 9 host bits", "10.9.0.0/23 with 9 host bits")
-	external := &networkv1.HostSubnet{ObjectMeta: metav1.ObjectMeta{Name: "external"}, Host: "external", HostIP: "192.0.2.100", Subnet: "10.9.0.0/23"}
+	// The Event about the annotation shows that the controller knows the object.
+	faulty := map[string]string{networkv1.FixedVNIDHostAnnotation: "none"}
+	external := &networkv1.HostSubnet{
+		ObjectMeta: metav1.ObjectMeta{Name: "external", Annotations: faulty}, Host: "external", HostIP: "192.0.2.100", Subnet: "10.9.0.0/23",
+	}
 	subnets := c.network.NetworkV1().HostSubnets()
 	must(subnets.Create(t.Context(), external, metav1.CreateOptions{}))(t)
+	c.event(t, "HostSubnet", "external", "InvalidHostSubnet", networkv1.FixedVNIDHostAnnotation)
 	c.edit(t, setRanges("10.128.0.0/23"))
 	c.accepted(t, "False", "InUse", "HostSubnet external is in use", "10.128.0.0/23 with 9 host bits", "10.9.0.0/23 with 9 host bits")
 

@@ -34,8 +34,8 @@ const (
 )
 
 // The ct_marks of connections that a pod of this node opened to the cluster network. An entry gets its mark with the first packet and retains
-// it: a connection through the host and a direct one to the same endpoint, from the same port, share one entry of the pod's zone. After a change of the
-// service proxy, entries with a mark of the previous one count as new.
+// it: a connection through the host and a direct one to the same endpoint, from the same port, share one entry of the pod's zone. Only the first packet of
+// a connection that the switch translates replaces a mark. After a change of the service proxy, entries with a mark of the previous one count as new.
 const (
 	markProxied = 1 // ct_mark of a connection of a pod through the host's proxy
 	markDirect  = 2 // ct_mark of a direct connection of a pod
@@ -145,6 +145,11 @@ func (n Node) commit(s *State) {
 			goovs.SetField(config.MAC(config.Gateway(n.Subnets[0])).String(), "eth_dst"), goovs.Output(PortTun))
 		// table=130,priority=200,ip,reg3=0,actions=goto_table:133
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), n.output())
+		if n.BalancesServices { // opens no connection, as priority 160
+			// table=130,priority=185,tcp,reg4=0x100200/0x100200,actions=ct(zone=NXM_NX_REG3[0..15]),goto_table:132
+			isFirst := ovs.RegBits(4, midstream|endpointSelected, midstream|endpointSelected)
+			s.add(tableCommit, 185, match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{isFirst}}, goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
+		}
 		for _, cluster := range n.ClusterNetworks {
 			if n.BalancesServices { // without the lookup, with which the first packet would exceed the six recirculations of the userspace datapath
 				first := ip(ovs.RegBits(3, localZones, localZoneMask), ovs.RegBits(4, endpointSelected, endpointSelected), ovs.IPDestination(cluster))
