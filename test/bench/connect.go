@@ -56,7 +56,8 @@ type connectNode struct {
 	accepted        [endpointsPerService]atomic.Int64 // by its endpoints
 }
 
-func (b *B) newConnectNode() *connectNode {
+// newConnectNode starts a node in mode networkpolicy. Policies may select its pods, but isolate none.
+func (b *B) newConnectNode(selected bool) *connectNode {
 	b.Helper()
 	node := datapath.New(b, 1).Nodes[0]
 	client, server := node.AddPod(b), node.AddPod(b)
@@ -74,12 +75,11 @@ func (b *B) newConnectNode() *connectNode {
 		go serve(server.ListenTCP(b, endpointPort+i), &c.accepted[i])
 	}
 	go serve(server.ListenTCP(b, directPort), new(atomic.Int64))
-	c.install(node, endpoints)
+	c.install(node, endpoints, selected)
 	return c
 }
 
-// install writes the flows of the node in mode networkpolicy, with two pods that no policy isolates.
-func (c *connectNode) install(node *datapath.Node, endpoints []netip.AddrPort) {
+func (c *connectNode) install(node *datapath.Node, endpoints []netip.AddrPort, selected bool) {
 	b := c.b
 	b.Helper()
 	n := pipeline.Node{
@@ -101,7 +101,7 @@ func (c *connectNode) install(node *datapath.Node, endpoints []netip.AddrPort) {
 		{Owner: pipeline.Owner{Kind: pipeline.KindNode, Key: "node"}, State: static}, {Owner: pipeline.Owner{Kind: pipeline.KindService, Key: "service"}, State: svc},
 	}
 	for _, p := range node.Pods {
-		state := n.Pod(pipeline.Pod{OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}})
+		state := n.Pod(pipeline.Pod{OFPort: p.OFPort, MAC: p.MAC, Addrs: []netip.Addr{p.Addr}, Policies: pipeline.PodPolicies{Evaluated: selected}})
 		changes = append(changes, flowstore.Change{Owner: pipeline.Owner{Kind: pipeline.KindPod, Key: p.Addr.String()}, State: state})
 	}
 	store := flowstore.New(c.bridge)
@@ -181,7 +181,17 @@ type connectTarget struct {
 }
 
 func runConnect(b *B) {
-	c := b.newConnectNode()
+	c := b.newConnectNode(false)
+	c.measure("")
+	b.record(fmt.Sprintf("%d connections to %d endpoints, most from a tenth", spreadConnections, endpointsPerService), "%",
+		seriesOf("ours", []float64{c.spread(spreadConnections)}), seriesOf("even", []float64{0}, within(spreadSlack, "%")))
+	b.newConnectNode(true).measure(", policies select both pods")
+}
+
+// measure records times, rates and upcalls of the two targets.
+func (c *connectNode) measure(title string) {
+	b := c.b
+	b.Helper()
 	b.progress("warming up: %d connections", 2*warmUpConnections)
 	service, direct := &connectTarget{name: "ours", to: c.service}, &connectTarget{name: "pod to pod", to: c.direct}
 	both := []*connectTarget{service, direct}
@@ -209,15 +219,13 @@ func runConnect(b *B) {
 		return nil
 	}))
 	micro := func(t *connectTarget) []float64 { return in(time.Microsecond, t.latencies) }
-	b.record("TCP connection to a service", "µs", seriesOf(service.name, micro(service)), seriesOf(direct.name, micro(direct), atMost(connectSlack)))
-	b.record(fmt.Sprintf("TCP connections, %d at a time", connectors), "1/s", seriesOf(service.name, service.rates),
+	b.record("TCP connection to a service"+title, "µs", seriesOf(service.name, micro(service)), seriesOf(direct.name, micro(direct), atMost(connectSlack)))
+	b.record(fmt.Sprintf("TCP connections, %d at a time%s", connectors, title), "1/s", seriesOf(service.name, service.rates),
 		seriesOf(direct.name, direct.rates, atLeast(math.Round(100/connectSlack)/100)))
 	upcalls := func(t *connectTarget) []float64 {
 		return []float64{float64(t.upcalls) / float64(b.samples*connectionsABatch)}
 	}
-	b.record("a TCP connection, warm", "upcalls", seriesOf(service.name, upcalls(service)), seriesOf(direct.name, upcalls(direct), within(strayUpcalls, "upcalls")))
-	b.record(fmt.Sprintf("%d connections to %d endpoints, most from a tenth", spreadConnections, endpointsPerService), "%",
-		seriesOf(service.name, []float64{c.spread(spreadConnections)}), seriesOf("even", []float64{0}, within(spreadSlack, "%")))
+	b.record("a TCP connection, warm"+title, "upcalls", seriesOf(service.name, upcalls(service)), seriesOf(direct.name, upcalls(direct), within(strayUpcalls, "upcalls")))
 }
 
 // batch measures the rate and the upcalls.

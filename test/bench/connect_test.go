@@ -13,7 +13,7 @@ func TestConnect(t *testing.T) {
 	b := &B{tb: newTB(t.Context(), t.Name(), t.Logf)}
 	if err := b.do(func() {
 		const connections = 202 // no multiple of the number of connectors
-		c := b.newConnectNode()
+		c := b.newConnectNode(false)
 		b.must(c.connectAll(connections, c.direct))
 		if got := c.shares(); got != [endpointsPerService]int64{} {
 			b.Errorf("connections of the endpoints after those to the pod: got %v, want none", got)
