@@ -140,17 +140,29 @@ func testBalancedSCTP(t *testing.T, b *balanced) {
 	}
 }
 
-// reachSCTP is MustReach for SCTP. It compares the messages alone, since a translation changes the header.
-func reachSCTP(t *testing.T, from *datapath.Socket, to netip.AddrPort, source, destination uint16, receiver *datapath.Socket) (seen netip.AddrPort) {
+// reachSCTP sends SCTP from a port to another until a packet arrives.
+func reachSCTP(t *testing.T, from *datapath.Socket, to netip.AddrPort, source, destination uint16, receiver *datapath.Socket) netip.AddrPort {
+	t.Helper()
+	return mustReachTranslated(t, from, to, receiver, func(message []byte) []byte { return sctpInit(source, destination, message) })
+}
+
+// mustReachTranslated is MustReachWith for packets whose headers a translation changes.
+func mustReachTranslated(t *testing.T, from *datapath.Socket, to netip.AddrPort, receiver *datapath.Socket, packet func(message []byte) []byte) (seen netip.AddrPort) {
 	t.Helper()
 	await.OK(t, await.PacketTime, func(context.Context) error {
-		message := from.Message()
-		from.Send(t, to, sctpInit(source, destination, message))
 		var arrived bool
-		if seen, arrived = receiver.Receive(t, message, 200*time.Millisecond); !arrived {
-			return fmt.Errorf("SCTP from %s to %s, port %d, has not come in at %s", from.LocalAddr(), to.Addr(), destination, receiver.LocalAddr())
+		if seen, arrived = reachesTranslated(t, from, to, receiver, packet); !arrived {
+			return fmt.Errorf("nothing sent from %s to %s has come in at %s", from.LocalAddr(), to, receiver.LocalAddr())
 		}
 		return nil
 	})
 	return seen
+}
+
+// reachesTranslated sends one packet, and reports whether its message arrives.
+func reachesTranslated(t *testing.T, from *datapath.Socket, to netip.AddrPort, receiver *datapath.Socket, packet func(message []byte) []byte) (netip.AddrPort, bool) {
+	t.Helper()
+	message := from.Message()
+	from.Send(t, to, packet(message))
+	return receiver.Receive(t, message, 200*time.Millisecond)
 }

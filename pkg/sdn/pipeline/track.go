@@ -146,12 +146,14 @@ func (n Node) commit(s *State) {
 		// table=130,priority=200,ip,reg3=0,actions=goto_table:133
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), n.output())
 		if n.BalancesServices { // opens no connection, as priority 160
+			toService := isMidstream()
+			toService.fields = []ovs.Match{ovs.RegBits(4, midstream|endpointSelected, midstream|endpointSelected)}
 			// table=130,priority=185,tcp,reg4=0x100200/0x100200,actions=ct(zone=NXM_NX_REG3[0..15]),goto_table:132
-			isFirst := ovs.RegBits(4, midstream|endpointSelected, midstream|endpointSelected)
-			s.add(tableCommit, 185, match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{isFirst}}, goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
+			s.add(tableCommit, 185, toService, goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
 		}
 		for _, cluster := range n.ClusterNetworks {
 			if n.BalancesServices { // without the lookup, with which the first packet would exceed the six recirculations of the userspace datapath
+				// The node's connections get the mark that table 131 expects from tun0.
 				first := ip(ovs.RegBits(3, localZones, localZoneMask), ovs.RegBits(4, endpointSelected, endpointSelected), ovs.IPDestination(cluster))
 				// table=130,priority=180,ip,reg3=0x6000/0xe000,reg4=0x100000/0x100000,in_port=2,nw_dst=10.128.0.0/14,
 				//     actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:3->NXM_NX_CT_MARK[])),goto_table:132
@@ -166,9 +168,11 @@ func (n Node) commit(s *State) {
 		}
 		// table=130,priority=160,tcp,reg4=0x200/0x200,actions=ct(zone=NXM_NX_REG3[0..15]),goto_table:133
 		s.add(tableCommit, 160, isMidstream(), goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
-		if n.BalancesServices { // the switch translates replies to hosts outside, not the host
+		if n.BalancesServices { // the switch translates the replies to hosts outside and to the node, not the host
 			// table=130,priority=155,ip,reg4=0x80000/0x80000,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15]),goto_table:132
 			s.add(tableCommit, 155, ip(isFromOutside()).from(PortTun), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), n.output())
+			// table=130,priority=152,ip,reg4=0x400/0x400,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15]),goto_table:132
+			s.add(tableCommit, 152, ip(fromNode()).from(PortTun), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), n.output())
 		}
 		// table=130,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),goto_table:133
 		s.add(tableCommit, 150, ip().from(PortTun), n.commitAs(n.viaHost())...)

@@ -243,6 +243,7 @@ func TestRules(t *testing.T) {
 	wantRefused(t, h.node, "127.0.0.1:30080")
 	wantSource(t, h.node, "", "127.0.0.1:30081", "127.0.0.1") // the program's own port
 	wantSource(t, h.node, gatewayIP, "172.30.0.10:80", gatewayIP)
+	wantSource(t, h.node, nodeIP, "172.30.0.10:80", gatewayIP)
 }
 
 // Packets from the switch pass, whatever the verdict: it has evaluated them.

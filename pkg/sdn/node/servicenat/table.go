@@ -78,7 +78,7 @@ type chain struct {
 // chains returns the chains, whose rules never change. Node ports precede addresses: an external IP may be an address of the node.
 func (o Options) chains() []chain {
 	evaluated := fmt.Sprintf("iifname { \"lo\", %q } return", o.Interface) // by the switch, or for the node's own packets by the output hooks
-	toSwitch := fmt.Sprintf("oifname %q ct status dnat ip daddr %s ct original ip daddr != %[2]s", o.Interface, o.ServiceNetwork)
+	toService := fmt.Sprintf("oifname %q ip daddr %s", o.Interface, o.ServiceNetwork)
 	const isNew = "ct state new "
 	ofNode := o.ofNode()
 	nodePort := packetPort + " @" + setNodePorts + " " + ofNode + " return"
@@ -111,10 +111,10 @@ func (o Options) chains() []chain {
 		{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority + "-10", received},
 		{"filter-output", knftables.FilterType, knftables.OutputHook, knftables.FilterPriority + "-10", sent},
 		{"forward", knftables.FilterType, knftables.ForwardHook, knftables.ManglePriority, []string{
-			fmt.Sprintf("iifname != %q %s ct direction original ip dscp set %d", o.Interface, toSwitch, o.ForwardedDSCP),
+			fmt.Sprintf("iifname != %q %s ct status dnat ct original ip daddr != %s ct direction original ip dscp set %d", o.Interface, toService, o.ServiceNetwork, o.ForwardedDSCP),
 		}},
 		{"postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority + "-10", []string{
-			fmt.Sprintf("%s fib saddr type local ip saddr != %s snat to %[2]s", toSwitch, o.Gateway),
+			fmt.Sprintf("%s fib saddr type local ip saddr != %s snat to %[2]s", toService, o.Gateway), // replies to another address may not pass the switch
 		}},
 	}
 }
