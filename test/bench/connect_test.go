@@ -10,10 +10,17 @@ func TestConnect(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
+	for name, selected := range map[string]bool{"without policies": false, "with policies": true} {
+		t.Run(name, func(t *testing.T) { testConnect(t, selected) })
+	}
+}
+
+func testConnect(t *testing.T, selected bool) {
+	t.Helper()
 	b := &B{tb: newTB(t.Context(), t.Name(), t.Logf)}
 	if err := b.do(func() {
 		const connections = 202 // no multiple of the number of connectors
-		c := b.newConnectNode(false)
+		c := b.newConnectNode(selected)
 		b.must(c.connectAll(connections, c.direct))
 		if got := c.shares(); got != [endpointsPerService]int64{} {
 			b.Errorf("connections of the endpoints after those to the pod: got %v, want none", got)

@@ -2,6 +2,7 @@ package datapath_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -152,7 +153,9 @@ func mustReachTranslated(t *testing.T, from *datapath.Socket, to netip.AddrPort,
 	await.OK(t, await.PacketTime, func(context.Context) error {
 		var arrived bool
 		if seen, arrived = reachesTranslated(t, from, to, receiver, packet); !arrived {
-			return fmt.Errorf("nothing sent from %s to %s has come in at %s", from.LocalAddr(), to, receiver.LocalAddr())
+			ports := packet(nil)
+			return fmt.Errorf("nothing sent from %s to %s, by ports %d to %d, has come in at %s", from.LocalAddr(), to.Addr(),
+				binary.BigEndian.Uint16(ports), binary.BigEndian.Uint16(ports[2:]), receiver.LocalAddr())
 		}
 		return nil
 	})

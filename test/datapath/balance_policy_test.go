@@ -3,6 +3,7 @@ package datapath_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	compiled "github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
@@ -47,15 +48,19 @@ func testBalancedMidstream(t *testing.T, b *balanced) {
 	}
 	const endpointPort = 40000 // a client's, as those below are servers'
 	client := b.pod(0, 0)
-	b.policies[client] = compiled.PodPolicies{Evaluated: true, Ingress: true}
 	for port, server := range map[uint16]*datapath.Pod{8080: b.pod(0, 1), 8081: b.pod(1, 0)} {
 		t.Run(server.Addr.String(), func(t *testing.T) {
 			b.endpoints = []netip.AddrPort{netip.AddrPortFrom(server.Addr, endpointPort)}
+			b.policies[client] = compiled.PodPolicies{Evaluated: true, Ingress: true}
 			b.install(t)
+			l := server.ListenTCP(t, endpointPort)
 			for _, pod := range []*datapath.Pod{client, server} { // whose kernels must not end the connection
 				pod.Sh(t, "iptables -A OUTPUT -p tcp --tcp-flags RST RST -j DROP")
 				t.Cleanup(func() { pod.Sh(t, "iptables -D OUTPUT -p tcp --tcp-flags RST RST -j DROP") })
 			}
+			s := datapath.Stream{Client: dialFrom(t, client, int(port)+100, vip(80), 10*time.Second)} // from a server's port, too
+			s.Server = datapath.Accept(t, l)
+			s.MustPass(t)
 			asking, serving := client.Listen(t, "ip4:tcp", 0), server.Listen(t, "ip4:tcp", 0)
 			source := netip.AddrPortFrom(client.Addr, port)
 			request := func(message []byte) []byte { return wire.TCPSegment(source, vip(80), wire.TCPACK|wire.TCPPSH, message) }
@@ -67,6 +72,11 @@ func testBalancedMidstream(t *testing.T, b *balanced) {
 				if from, arrived := reachesTranslated(t, serving, source, asking, answer); arrived {
 					t.Fatalf("a packet of the endpoint has come in at the pod, from %s: policies isolate the pod", from)
 				}
+			}
+			b.policies[client] = compiled.PodPolicies{Evaluated: true}
+			b.install(t)
+			if from := mustReachTranslated(t, serving, source, asking, answer); from.Addr() != vip(80).Addr() {
+				t.Errorf("source of the endpoint's packet without isolation: got %s, want %s", from.Addr(), vip(80).Addr())
 			}
 		})
 	}

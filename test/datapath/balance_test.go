@@ -168,6 +168,7 @@ func TestBalancedServices(t *testing.T) {
 			short config.Mode // of the short tier
 		}{
 			{"pods and nodes", testBalancedClients, networkPolicy},
+			{"program at the node IP", testBalancedNodeIP, networkPolicy},
 			{"hairpin", testBalancedHairpin, networkPolicy},
 			{"hairpin and policies", testBalancedHairpinPolicies, networkPolicy},
 			{"endpoint on the node", testBalancedOnNode, subnet},
@@ -215,9 +216,32 @@ func testBalancedClients(t *testing.T, b *balanced) {
 			b.install(t)
 			mustServe(t, &b.pod(0, 0).Host, server, 8080)
 			mustServe(t, &b.Nodes[0].Host, server, 8080)
-			if own := b.Nodes[0].VTEP; server == b.pod(0, 1) { // other nodes' pods need the host's translation of this source
-				mustServe(t, &datapath.Host{NS: b.Nodes[0].NS, Addr: own}, server, 8080)
-			}
+		}
+	}
+}
+
+// testBalancedNodeIP: a program that is bound to the node's own IP reaches endpoints of its node; with the host's rule of package servicenat, which gives it tun0's address,
+// those of other nodes, too.
+func testBalancedNodeIP(t *testing.T, b *balanced) {
+	node := b.Nodes[0]
+	program := &datapath.Host{NS: node.NS, Addr: node.VTEP}
+	use := func(server *datapath.Pod, evaluated bool) {
+		b.endpoints = []netip.AddrPort{netip.AddrPortFrom(server.Addr, 8080)}
+		b.policies[server] = compiled.PodPolicies{Evaluated: evaluated}
+		b.install(t)
+	}
+	for _, evaluated := range []bool{false, true} {
+		use(b.pod(0, 1), evaluated)
+		mustServe(t, program, b.pod(0, 1), 8080)
+	}
+	node.Sh(t, "nft add table ip program", "nft add chain ip program post '{ type nat hook postrouting priority srcnat - 10; }'",
+		fmt.Sprintf("nft add rule ip program post oifname tun0 ip daddr %s meta l4proto '{ tcp, udp }' fib saddr type local ip saddr != %s snat to %[2]s:%d-65535",
+			datapath.ServiceNetwork, node.Addr, compiled.FirstClientPort))
+	t.Cleanup(func() { node.Sh(t, "nft delete table ip program") })
+	for _, server := range []*datapath.Pod{b.pod(0, 1), b.pod(1, 0)} {
+		for _, evaluated := range []bool{false, true} {
+			use(server, evaluated)
+			mustServeAs(t, program, node.Addr, server, 8080)
 		}
 	}
 }

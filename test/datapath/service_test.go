@@ -23,13 +23,20 @@ func both(endpoint netip.AddrPort) []service {
 // mustServe checks that the service works, that its client sees only the service, and the source that its endpoint sees.
 func mustServe(t *testing.T, client *datapath.Host, server *datapath.Pod, port uint16) {
 	t.Helper()
+	mustServeAs(t, client, client.Addr, server, port)
+}
+
+// mustServeAs is mustServe for a client whose address is translated.
+func mustServeAs(t *testing.T, client *datapath.Host, source netip.Addr, server *datapath.Pod, port uint16) {
+	t.Helper()
 	asking, serving, l := client.UDP(t, 0), server.UDP(t, port), server.ListenTCP(t, port)
 	defer serving.Close()
 	defer l.Close()
-	if from := asking.MustReach(t, vip(53), serving); from != asking.Addr() {
-		t.Errorf("the endpoint is asked by %s", from)
+	want := netip.AddrPortFrom(source, asking.Addr().Port())
+	if from := asking.MustReach(t, vip(53), serving); from != want {
+		t.Errorf("the endpoint is asked by %s, want %s", from, want)
 	}
-	if from := serving.MustReach(t, asking.Addr(), asking); from != vip(53) {
+	if from := serving.MustReach(t, want, asking); from != vip(53) {
 		t.Errorf("the client is answered by %s", from)
 	}
 	s := client.Dial(t, vip(80), l)

@@ -106,7 +106,8 @@ const (
 	// Warning on Node: with --service-proxy=ovs, another program deleted nftables rules of node ports, external IPs and load balancer addresses, and they are restored.
 	ServiceRulesRestored = "ServiceRulesRestored"
 
-	// Warning on Node: with --service-proxy=ovs, nftables rules of node ports, external IPs and load balancer addresses can't be written; the agent retries.
+	// Warning on Node: with --service-proxy=ovs, the nftables rules of services can't be written: those of node ports, external IPs and load balancer addresses, and of
+	// programs that are bound to the node's own IP; the agent retries.
 	ServiceRulesFailed = "ServiceRulesFailed"
 
 	// Warning on Node: the node's HostSubnet has an egress IP that this host can't place: it lies in no network of the host, or is in use. Namespaces that have the IP can't

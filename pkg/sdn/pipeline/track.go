@@ -34,13 +34,13 @@ const (
 )
 
 // The ct_marks of connections that a pod of this node opened to the cluster network. An entry gets its mark with the first packet and retains
-// it: a connection through the host and a direct one to the same endpoint, from the same port, share one entry of the pod's zone. Only the first packet of
-// a connection that the switch translates replaces a mark. After a change of the service proxy, entries with a mark of the previous one count as new.
+// it: a connection through the host and a direct one to the same endpoint, from the same port, share one entry of the pod's zone. Only a packet
+// that opens a connection through a service in the switch replaces a mark. After a change of the service proxy, entries with a mark of the previous one count as new.
 const (
 	markProxied = 1 // ct_mark of a connection of a pod through the host's proxy
 	markDirect  = 2 // ct_mark of a direct connection of a pod
 
-	markHostPort = 3 // with --service-proxy=ovs, ct_mark of a connection of a pod through a host port, or of the node
+	markHostPort = 3 // with --service-proxy=ovs, ct_mark of a connection of a pod through a host port, or of the node from tun0's address
 	markBalanced = 4 // with --service-proxy=ovs, ct_mark of a connection of a pod that is direct, or that the switch translates
 )
 

@@ -42,7 +42,8 @@ const (
 func (l limit) String() string {
 	switch l {
 	case limitExternal:
-		return "only pods reach node ports, at their own node, external IPs and addresses of load balancers: nftables of the host lacks what the rules need; use " +
+		return "only pods reach node ports, at their own node, external IPs and addresses of load balancers, and programs that are bound to the node's own IP reach no pods of " +
+			"other nodes by services: nftables of the host lacks what the rules need; use " +
 			servicenat.Requirements + ", and restart the agent; its log has the cause in line \"Host does not support service rules\""
 	case limitAddress:
 		return "external IPs and addresses of load balancers in the pod or service network, and the API server's address and port, have no flows, " +

@@ -111,7 +111,7 @@ type fixture struct {
 func testOptions() Options {
 	return Options{
 		Interface: "tun0", ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"), ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")},
-		Gateway: netip.MustParseAddr("10.128.0.1"), ForwardedDSCP: 62,
+		Gateway: netip.MustParseAddr("10.128.0.1"), ForwardedDSCP: 62, FirstClientPort: 32768,
 	}
 }
 

@@ -244,6 +244,7 @@ func TestRules(t *testing.T) {
 	wantSource(t, h.node, "", "127.0.0.1:30081", "127.0.0.1") // the program's own port
 	wantSource(t, h.node, gatewayIP, "172.30.0.10:80", gatewayIP)
 	wantSource(t, h.node, nodeIP, "172.30.0.10:80", gatewayIP)
+	wantSource(t, h.node, otherIP, "172.30.0.10:80", gatewayIP)
 }
 
 // Packets from the switch pass, whatever the verdict: it has evaluated them.

@@ -1,6 +1,7 @@
 // Package servicenat translates connections to node ports, external IPs and addresses of load balancers to the service's cluster IP, with nftables
 // (--service-proxy=ovs). It translates those of clients outside of the cluster and of the node's own programs, and routes them to tun0. The switch selects the
-// endpoint, and the host's conntrack restores the original address in replies.
+// endpoint, and the host's conntrack restores the original address in replies. Programs that are bound to another address of the node get tun0's
+// as their source, also at cluster IPs.
 package servicenat
 
 import (
@@ -25,6 +26,8 @@ type Options struct {
 	ClusterNetworks []netip.Prefix
 	// Gateway is the address of Interface, which the node's own packets to services get as their source: replies of pods of other nodes return through the switch.
 	Gateway netip.Addr
+	// FirstClientPort is the first source port at Gateway that the switch gives no client outside.
+	FirstClientPort uint16
 	// NodePortAddresses are disjoint IPv4 ranges: node ports answer only at addresses of the node in these; empty: at all of its addresses.
 	NodePortAddresses []netip.Prefix
 	// ForwardedDSCP is the mark by which the switch recognizes packets of other hosts that the node translated.

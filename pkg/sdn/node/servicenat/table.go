@@ -114,7 +114,8 @@ func (o Options) chains() []chain {
 			fmt.Sprintf("iifname != %q %s ct status dnat ct original ip daddr != %s ct direction original ip dscp set %d", o.Interface, toService, o.ServiceNetwork, o.ForwardedDSCP),
 		}},
 		{"postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority + "-10", []string{
-			fmt.Sprintf("%s fib saddr type local ip saddr != %s snat to %[2]s", toService, o.Gateway), // replies to another address may not pass the switch
+			// Replies to another address may not pass the switch, and lower ports may be those of clients outside.
+			fmt.Sprintf("%s meta l4proto { tcp, udp, sctp } fib saddr type local ip saddr != %s snat to %[2]s:%d-65535", toService, o.Gateway, o.FirstClientPort),
 		}},
 	}
 }

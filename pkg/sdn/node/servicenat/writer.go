@@ -79,8 +79,8 @@ func (w *writer) round(ctx context.Context) time.Duration {
 		w.paused, w.backoff = true, min(max(2*w.backoff, minBackoff), maxBackoff)
 		klog.FromContext(ctx).Error(err, "Failed to write service rules", "retryAfter", w.backoff)
 		if isNew {
-			w.options.WarnNode(eventreason.ServiceRulesFailed, fmt.Sprintf("node ports, external IPs and load balancer addresses of services may not work "+
-				"on this node: %v; the agent retries; \"nft list table ip %s\" on the node lists the active rules", err, tableName))
+			w.options.WarnNode(eventreason.ServiceRulesFailed, fmt.Sprintf("node ports, external IPs and load balancer addresses of services, and cluster IPs "+
+				"for programs that are bound to the node's own IP, may not work on this node: %v; the agent retries; \"nft list table ip %s\" on the node lists the active rules", err, tableName))
 		}
 		return w.backoff
 	}
