@@ -3,6 +3,7 @@ package attacks
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -90,5 +91,32 @@ func (w *world) rules(node string, words ...string) counter {
 			counts[node+": iptables "+m[2]] += value
 		}
 		return counts, nil
+	}
+}
+
+// atHost counts the UDP datagrams to an address and port that arrive at the host of a node, by an nftables rule of its own: nothing has given them another
+// destination.
+func (w *world) atHost(t *testing.T, node string, dst netip.AddrPort) counter {
+	t.Helper()
+	table := fmt.Sprintf("attack-%d", w.id())
+	w.Output(t, node, "nft", fmt.Sprintf(`table ip %s { chain input { type filter hook input priority -1; ip daddr %s udp dport %d counter; }; }`,
+		table, dst.Addr(), dst.Port()))
+	t.Cleanup(func() {
+		if _, err := w.TryOutput(context.WithoutCancel(t.Context()), node, "nft", "delete", "table", "ip", table); err != nil {
+			t.Error(err)
+		}
+	})
+	line := regexp.MustCompile(`(ip daddr .*) counter packets (\d+) `)
+	return func(ctx context.Context) (map[string]uint64, error) {
+		out, err := w.TryOutput(ctx, node, "nft", "list", "table", "ip", table)
+		if err != nil {
+			return nil, err
+		}
+		m := line.FindStringSubmatch(out)
+		if m == nil {
+			return nil, fmt.Errorf("no counter in the table %s of %s: %s", table, node, out)
+		}
+		value, err := strconv.ParseUint(m[2], 10, 64)
+		return map[string]uint64{node + ": nftables input " + m[1]: value}, err
 	}
 }

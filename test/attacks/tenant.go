@@ -65,15 +65,15 @@ type tenantService struct {
 	at         receiver
 }
 
-// atHost counts the packets to an address of a node that the switch delivers to the host, which translates none of them without kube-proxy.
-func (w *world) atHost(t *testing.T, dst netip.Addr) []counter {
+// untranslated counts what a node's host receives for an address of its own, since without kube-proxy it translates nothing.
+func (w *world) untranslated(t *testing.T, dst netip.AddrPort) []counter {
 	switch t.Helper(); {
 	case !w.balanced():
 		return nil
-	case dst == w.Addr(t, fixture.Node1):
-		return []counter{w.flows(fixture.Node1, "101", "nw_dst="+dst.String())}
-	case dst == w.v2.Gateway():
-		return []counter{w.flows(fixture.Node2, "30", "ip,nw_dst="+dst.String())}
+	case dst.Addr() == w.Addr(t, fixture.Node1):
+		return []counter{w.atHost(t, fixture.Node1, dst)}
+	case dst.Addr() == w.v2.Gateway():
+		return []counter{w.atHost(t, fixture.Node2, dst)}
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func testTenantServices(t *testing.T, w *world) {
 				send = w.tiny(w.a1, a.dst, size)
 			}
 			t.Run(name, func(t *testing.T) {
-				counters := append(w.atHost(t, a.dst.Addr()), everywhere...)
+				counters := append(w.untranslated(t, a.dst), everywhere...)
 				w.try(t, attack{position: aTenant, sent: sent, send: send, at: []receiver{a.at}, counters: counters, lossy: size > 0})
 			})
 		}
