@@ -19,8 +19,8 @@ import (
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
-// newBalancer creates the features of the mode in which the flows of br0 balance services: the balancer, the host's translation of external addresses, the health
-// checks of load balancers, and with --unidle the packets that are held for idled services.
+// newBalancer creates the features of the mode in which the flows of br0 balance services: the balancer, the host's translation of external addresses, the
+// health checks of load balancers, and with --unidle the packets that are held for idled services.
 func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	a := n.agent
 	host, err := n.newServiceNAT(ctx)
@@ -94,13 +94,14 @@ func (n *nodeNetwork) newServiceNAT(ctx context.Context) (*servicenat.Translator
 	err := servicenat.Supported(ctx)
 	switch {
 	case errors.Is(err, servicenat.ErrUnsupported):
-		klog.FromContext(ctx).Info("Host does not support service rules", "err", err, "effect", "only pods reach node ports and external addresses; programs bound to the node's own IP reach no pods of other nodes by services")
+		klog.FromContext(ctx).Info("Host does not support service rules", "err", err,
+			"effect", "only pods reach node ports and external addresses; programs bound to the node's own IP reach no pods of other nodes by services")
 		return nil, servicenat.Remove(ctx) // those of a previous agent
 	case err != nil:
 		return nil, fmt.Errorf("find out whether the host supports rules of services: %w", err)
 	}
 	return servicenat.New(servicenat.Options{
-		Interface: hostnet.Tun0Name, ServiceNetwork: n.node.ServiceNetwork, ClusterNetworks: n.node.ClusterNetworks, Gateway: config.Gateway(n.node.Subnets[0]), FirstClientPort: pipeline.FirstClientPort,
-		NodePortAddresses: n.node.NodePortAddresses, ForwardedDSCP: pipeline.ForwardedDSCP, WarnNode: n.agent.reporter.WarnNode,
+		Interface: hostnet.Tun0Name, ServiceNetwork: n.node.ServiceNetwork, ClusterNetworks: n.node.ClusterNetworks, Gateway: config.Gateway(n.node.Subnets[0]),
+		FirstClientPort: pipeline.FirstClientPort, NodePortAddresses: n.node.NodePortAddresses, ForwardedDSCP: pipeline.ForwardedDSCP, WarnNode: n.agent.reporter.WarnNode,
 	}), nil
 }

@@ -146,10 +146,8 @@ func (n Node) commit(s *State) {
 		// table=130,priority=200,ip,reg3=0,actions=goto_table:133
 		s.add(tableCommit, 200, ip(ovs.Reg(3, 0)), n.output())
 		if n.BalancesServices { // opens no connection, as priority 160
-			toService := isMidstream()
-			toService.fields = []ovs.Match{ovs.RegBits(4, midstream|endpointSelected, midstream|endpointSelected)}
 			// table=130,priority=185,tcp,reg4=0x100200/0x100200,actions=ct(zone=NXM_NX_REG3[0..15]),goto_table:132
-			s.add(tableCommit, 185, toService, goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
+			s.add(tableCommit, 185, isMidstream(endpointSelected), goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
 		}
 		for _, cluster := range n.ClusterNetworks {
 			if n.BalancesServices { // without the lookup, with which the first packet would exceed the six recirculations of the userspace datapath
@@ -167,7 +165,7 @@ func (n Node) commit(s *State) {
 				goovs.ConnectionTracking(fmt.Sprintf("table=%d,zone=NXM_NX_REG3[0..15]", tableCollision)))
 		}
 		// table=130,priority=160,tcp,reg4=0x200/0x200,actions=ct(zone=NXM_NX_REG3[0..15]),goto_table:133
-		s.add(tableCommit, 160, isMidstream(), goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
+		s.add(tableCommit, 160, isMidstream(0), goovs.ConnectionTracking("zone=NXM_NX_REG3[0..15]"), n.output())
 		if n.BalancesServices { // the switch translates the replies to hosts outside and to the node, not the host
 			// table=130,priority=155,ip,reg4=0x80000/0x80000,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15]),goto_table:132
 			s.add(tableCommit, 155, ip(isFromOutside()).from(PortTun), goovs.ConnectionTracking("commit,zone=NXM_NX_REG3[0..15]"), n.output())
@@ -199,16 +197,16 @@ func (n Node) collide(s *State) {
 	// table=131,priority=200,ct_mark=0x2,ip,actions=goto_table:133
 	s.add(tableCollision, 200, ip(direct), n.output())
 	// table=131,priority=160,tcp,reg4=0x200/0x200,actions=goto_table:133
-	s.add(tableCollision, 160, isMidstream(), n.output())
+	s.add(tableCollision, 160, isMidstream(0), n.output())
 	// table=131,priority=150,ip,in_port=2,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:1->NXM_NX_CT_MARK[])),goto_table:133
 	s.add(tableCollision, 150, ip().from(PortTun), n.commitAs(n.viaHost())...)
 	// table=131,priority=100,ip,actions=ct(commit,zone=NXM_NX_REG3[0..15],exec(load:2->NXM_NX_CT_MARK[])),goto_table:133
 	s.add(tableCollision, 100, ip(), n.commitAs(n.direct())...)
 }
 
-// isMidstream matches TCP packets that open no connection.
-func isMidstream() match {
-	return match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{ovs.RegBits(4, midstream, midstream)}}
+// isMidstream matches TCP packets that open no connection, and have these bits of reg4.
+func isMidstream(bits uint32) match {
+	return match{protocol: goovs.ProtocolTCPv4, fields: []ovs.Match{ovs.RegBits(4, midstream|bits, midstream|bits)}}
 }
 
 // commitAs returns the actions that commit a connection with a mark, and output the packet.
