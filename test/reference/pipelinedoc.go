@@ -167,7 +167,7 @@ func (d *pipelineDoc) bits() string {
 
 func (d *pipelineDoc) zones() string {
 	t := NewTable("constant", "value", "meaning")
-	for _, name := range []string{"zoneEgressIP", "egressIPBits", "zoneLocal", "zoneTarget", "zoneBits", "firstZone", "markProxied", "markDirect", "markHostPort", "markBalanced",
+	for _, name := range []string{"zoneEgressIP", "egressIPBits", "zoneLocal", "zoneTarget", "zoneHairpin", "zoneNAT", "zoneBits", "firstZone", "markProxied", "markDirect", "markHostPort", "markBalanced",
 		"RoutedDSCP", "ForwardedDSCP", "HairpinDSCP"} {
 		c := d.constants[name]
 		value, _ := strconv.Atoi(c.Value) // a number

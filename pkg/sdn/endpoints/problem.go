@@ -60,7 +60,7 @@ func (k ProblemKind) message() string {
 	case InvalidAffinityTime:
 		return "is no timeout, and 10800 is used; set 1 to 86400 seconds"
 	case TooManyEndpoints, TooManyPorts, TooManyAddresses:
-		return "entries are more than are used; distribute them over several Services"
+		return "exceeds the number that is used, and the others are ignored; distribute them over several Services"
 	default:
 		return "is invalid and is ignored; correct the field"
 	}

@@ -218,7 +218,7 @@ func TestSelect_boundsEndpoints(t *testing.T) {
 	if len(got) != MaxEndpoints || local != 1000 {
 		t.Errorf("got %d endpoints, %d of this node; want %d, 1000", len(got), local, MaxEndpoints)
 	}
-	want := "{[endpoints of port 80/TCP: \"12000\" entries are more than are used; distribute them over several Services] 1}"
+	want := "{[endpoints of port 80/TCP: \"12000\" exceeds the number that is used, and the others are ignored; distribute them over several Services] 1}"
 	if got := fmt.Sprint(sel.Problems); got != want {
 		t.Errorf("got problems %s, want %s", got, want)
 	}

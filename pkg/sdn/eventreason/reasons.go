@@ -66,7 +66,7 @@ const (
 	// another service has, too, and gets; these and node ports for other clients than pods, if the host lacks nftables; load balancer addresses without an IPv4 source
 	// range, or whose ranges would need more than 4,096 flows of a service, which are closed; SCTP ports on the userspace datapath; session affinity timeouts above
 	// 65,535 s, and affinity of more than 8,192 combinations of address, port and endpoint of a service. One Event for each of these names one of the services and their
-	// number; at most one about each in ten minutes.
+	// number, at most once in ten minutes; the agent's log names each service.
 	ServiceLimited = "ServiceLimited"
 
 	// Warning on Node: with --service-proxy=ovs, net.ipv4.ip_local_port_range of the host begins below 32768. Replies to the node's own connections from lower ports
@@ -103,7 +103,7 @@ const (
 	// Warning on Node: a Service, or a program of the node, uses the host port of a running pod, which gets the packets.
 	HostPortConflict = "HostPortConflict"
 
-	// Warning on Node: with --service-proxy=ovs, another program deleted nftables rules of node ports, external IPs and load balancer addresses, and they are restored.
+	// Warning on Node: with --service-proxy=ovs, another program changed the nftables rules of node ports, external IPs and load balancer addresses, and they are restored.
 	ServiceRulesRestored = "ServiceRulesRestored"
 
 	// Warning on Node: with --service-proxy=ovs, the nftables rules of services can't be written: those of node ports, external IPs and load balancer addresses, and of

@@ -38,16 +38,16 @@ func (c *problemCheck) check(ctx context.Context) {
 		return
 	}
 	if c.failure.Set(failure) {
-		log.Error(failure, "Failed to check the host", "retryAfter", problemCheckInterval)
+		log.Error(failure, "Failed to run host check", "retryAfter", problemCheckInterval)
 	}
 	if failure != nil {
 		return
 	}
 	if problem == nil && c.problem.Get() != nil {
-		log.Info("Problem of the host has ended")
+		log.Info("Host check passed again")
 	}
 	if c.problem.Set(problem) {
-		log.Error(problem, "Found a problem of the host")
+		log.Error(problem, "Host check failed")
 		c.warn(c.reason, problem)
 	}
 }

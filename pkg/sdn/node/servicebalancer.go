@@ -37,7 +37,7 @@ func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 		options.Host, rules = hostServices{host, nodePorts}, host
 		n.runs = append(n.runs, nodePorts.Run)
 	}
-	checks := servicehealth.New(servicehealth.Options{Flows: n.store, Rules: rules, Events: a.reporter})
+	checks := servicehealth.New(servicehealth.Options{NodeName: a.NodeName, Flows: n.store, Rules: rules, Events: a.reporter})
 	options.Follow = checks.SetService
 	n.holdIdled(&options)
 	b, err := balancer.New(options)
@@ -48,7 +48,7 @@ func (n *nodeNetwork) newBalancer(ctx context.Context) error {
 	n.proxyCheck = newKubeProxyCheck(hostnet.KubeProxyRules, a.reporter.Warn)
 	n.primes, n.runs = append(n.primes, b.Prime), append(n.runs, b.Run, checks.Run, ports.run, n.proxyCheck.run)
 	if err := apiServerByService(a.apiServers, n.node.ServiceNetwork); err != nil {
-		klog.FromContext(ctx).Error(err, "The API server's address depends on services")
+		klog.FromContext(ctx).Error(err, "API server address is in the service network")
 		a.reporter.Warn(eventreason.APIServerByService, err)
 	}
 	if host != nil {
@@ -94,8 +94,8 @@ func (n *nodeNetwork) newServiceNAT(ctx context.Context) (*servicenat.Translator
 	err := servicenat.Supported(ctx)
 	switch {
 	case errors.Is(err, servicenat.ErrUnsupported):
-		klog.FromContext(ctx).Info("Host does not support service rules", "err", err,
-			"effect", "only pods reach node ports and external addresses; programs bound to the node's own IP reach no pods of other nodes by services")
+		n.agent.reporter.Warn(eventreason.ServiceLimited, fmt.Errorf("node ports, external IPs and addresses of load balancers work for pods only, and node ports at the pod's "+
+			"own node only; programs bound to the node's own IP reach no pods of other nodes by services; port 10256 answers 503: %w", err))
 		return nil, servicenat.Remove(ctx) // those of a previous agent
 	case err != nil:
 		return nil, fmt.Errorf("find out whether the host supports rules of services: %w", err)

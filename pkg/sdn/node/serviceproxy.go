@@ -32,7 +32,7 @@ func (a *agent) logServiceProxy(ctx context.Context, network *config.Network) {
 		log.Info("Service proxy selected", "serviceProxy", node)
 		return
 	}
-	log.Info("Service proxy of the flags overrides the cluster's", "serviceProxy", node, "cluster", cluster,
+	log.Info("Flag --service-proxy overrides the ClusterNetwork", "serviceProxy", node, "cluster", cluster,
 		"action", "remove --service-proxy when this node is to follow the ClusterNetwork")
 }
 

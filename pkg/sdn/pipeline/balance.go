@@ -16,8 +16,8 @@ import (
 
 // The first zones of NAT. The low zoneBits bits of a zone are those of the client's address, a pod of this node or tun0.
 const (
-	zoneHairpin = 0x2000 // the other source of clients that reach themselves, and of the node that reaches hosts, through a service
-	zoneNAT     = 0x4000 // the endpoints of connections to services
+	zoneHairpin = 0x2000 // the other source of clients that reach themselves, and of the node that reaches hosts, through a service; this one: of hosts outside
+	zoneNAT     = 0x4000 // the endpoints of connections to services; this one: of those from hosts outside
 )
 
 // Sources of packets that a service sends back to their sender, which would drop its own address as the source. Link-local addresses are not
@@ -37,8 +37,8 @@ func hairpins() []netip.Prefix {
 
 // The endpoint of a connection to a service, in registers.
 const (
-	regEndpointAddr = "NXM_NX_REG8[]"
-	regEndpointPort = "NXM_NX_REG9[]"
+	regEndpointAddr = "NXM_NX_REG8[]" // IPv4 address of the selected endpoint; 0: none
+	regEndpointPort = "NXM_NX_REG9[]" // port of the selected endpoint
 
 	numberEndpointAddr = 8
 	numberEndpointPort = 9
@@ -192,11 +192,14 @@ func (n Node) lookUpServices(s *State) {
 	s.add(tableReject, 50, ip(ovs.IPDestination(n.ServiceNetwork)), ovs.CTClear(), goovs.Output(PortTun))
 	// The host would route packets to other addresses. It rejects those to the service network; the ICMP error gets the address that the client has used.
 	// table=69,priority=40,ip,reg4=0x100000/0x100000,actions=drop
-	s.add(tableReject, 40, ip(ovs.RegBits(4, endpointSelected, endpointSelected)), goovs.Drop())
+	s.add(tableReject, rejectUntranslated, ip(ovs.RegBits(4, endpointSelected, endpointSelected)), goovs.Drop())
 	// table=69,priority=10,ip,actions=load:0x1->NXM_NX_REG4[20],ct(commit,nat(dst=172.30.0.0),table=69,zone=NXM_NX_REG3[0..15])
 	s.add(tableReject, 10, ip(), goovs.Load("0x1", regEndpointSelected),
 		goovs.ConnectionTracking(fmt.Sprintf("commit,nat(dst=%s),table=%d,zone=NXM_NX_REG3[0..15]", n.rejected(), tableReject)))
 }
+
+// rejectUntranslated is the priority in table 69 of packets whose destination could not be translated to that of rejected.
+const rejectUntranslated = 40
 
 // rejected is the destination of packets of pods that the host rejects, although it would route their own destination. No service has it.
 func (n Node) rejected() netip.Addr { return n.ServiceNetwork.Masked().Addr() }
@@ -210,6 +213,9 @@ func toPodMAC() []ovs.Action {
 	return []ovs.Action{goovs.Load("0xa58", "NXM_OF_ETH_DST[32..47]"), goovs.Move(addressDestination+"[]", "NXM_OF_ETH_DST[0..31]")}
 }
 
+// translatedTunnel is the priority in table 68 of packets to the port of VXLAN. Those that could not be translated have lower ones.
+const translatedTunnel = 310
+
 // translated compiles packets whose destination is an endpoint. MACs follow from addresses in the cluster network (config.MAC); other destinations
 // are reached through the gateway, whose MAC the packet has.
 func (n Node) translated(s *State) {
@@ -220,7 +226,7 @@ func (n Node) translated(s *State) {
 	s.add(tableTranslated, 305, ip(ovs.RegBits(4, endpointSelected, endpointSelected), isNotTranslated()), goovs.Drop())
 	// As in table 20: the host would masquerade it as this node's.
 	// table=68,priority=310,udp,tp_dst=4789,actions=drop
-	s.add(tableTranslated, 310, udp(goovs.TransportDestinationPort(n.VXLANPort)), goovs.Drop())
+	s.add(tableTranslated, translatedTunnel, udp(goovs.TransportDestinationPort(n.VXLANPort)), goovs.Drop())
 	reset := []ovs.Action{ovs.CTClear(), noZone()}
 	toPod := slices.Concat(reset, toPodMAC())
 	for _, gateway := range n.gateways() {

@@ -2,16 +2,17 @@ package pipeline
 
 // Reasons for which static flows, and those of remote nodes and egress firewalls, drop packets. The first three are forged, or come from a machine that is no node.
 const (
-	DropUnknownPeer   = "unknown-peer"    // VXLAN from an address that is no VTEP
-	DropForeignSource = "foreign-source"  // VXLAN of a node with an inner source that is not the node's
-	DropSpoofedSource = "spoofed-source"  // a pod's packet or ARP with a MAC or an address that is not the pod's
-	DropPodTunnel     = "pod-tunnel"      // VXLAN that a pod sent
-	DropIsolation     = "isolation"       // the VNIDs differ
-	DropNoRoute       = "no-route"        // no flow has the destination
-	DropEndpoint      = "endpoint"        // a policy denies an endpoint of the service
-	DropEgress        = "egress-firewall" // an EgressNetworkPolicy denies a host outside
-	DropCollision     = "collision"       // a second connection with the same addresses and ports
-	DropOther         = "other"           // all other flows, such as those that drop IPv6
+	DropUnknownPeer   = "unknown-peer"        // VXLAN from an address that is no VTEP
+	DropForeignSource = "foreign-source"      // VXLAN of a node with an inner source that is not the node's
+	DropSpoofedSource = "spoofed-source"      // a pod's packet or ARP with a MAC or an address that is not the pod's
+	DropPodTunnel     = "pod-tunnel"          // VXLAN that a pod sent
+	DropIsolation     = "isolation"           // the VNIDs differ
+	DropNoRoute       = "no-route"            // no flow has the destination
+	DropEndpoint      = "endpoint"            // a policy denies an endpoint of the service
+	DropEgress        = "egress-firewall"     // an EgressNetworkPolicy denies a host outside
+	DropCollision     = "collision"           // a second connection with the same addresses and ports
+	DropTranslation   = "service-translation" // a packet to a service could not be translated: the zone of the client is full, or no port is free
+	DropOther         = "other"               // all other flows, such as those that drop IPv6
 
 	// DropPolicy is that of the tables of denied packets, which have a metric of their own.
 	DropPolicy = "policy" // a NetworkPolicy or ClusterNetworkPolicy denies it
@@ -24,7 +25,7 @@ const (
 // DropReasons are all reasons.
 func DropReasons() []string {
 	return []string{
-		DropUnknownPeer, DropForeignSource, DropSpoofedSource, DropPodTunnel, DropIsolation, DropNoRoute, DropEndpoint, DropEgress, DropCollision, DropOther,
+		DropUnknownPeer, DropForeignSource, DropSpoofedSource, DropPodTunnel, DropIsolation, DropNoRoute, DropEndpoint, DropEgress, DropCollision, DropTranslation, DropOther,
 		DropEgressIPUnassigned, DropEgressIPUnsolicited, DropEgressIPTranslation,
 	}
 }
@@ -61,6 +62,8 @@ func DropReason(table, priority int) string {
 		return DropPodTunnel
 	case table == tableIsolation && priority == 0:
 		return DropIsolation
+	case table == tableTranslated && priority < translatedTunnel, table == tableRoute && priority == routeUnmasqueraded, table == tableReject && priority == rejectUntranslated:
+		return DropTranslation
 	case priority == 0 && (table == tableRoute || table == tableLocalPod || table == tableRemote || table == tableARPLocal || table == tableARPRemote):
 		return DropNoRoute
 	case table == tableEndpointVerdict:
@@ -99,7 +102,9 @@ func ExplainDrop(table, priority int) string {
 	case DropEgress:
 		return explainFirewall(priority)
 	case DropCollision:
-		return "another connection of the pod has the same addresses and ports: one of the two is direct, the other through the service proxy of the host"
+		return "another connection of the pod has the same addresses and ports: one is direct or through a service in the switch, the other through the host (kube-proxy or a host port)"
+	case DropTranslation:
+		return explainTranslation(table)
 	case DropEgressIPUnassigned:
 		if priority >= egressTunnel {
 			return "this node does not host the egress IP to which another node sends the packet"
@@ -130,6 +135,16 @@ func explainFirewall(priority int) string {
 	return "egress firewall: an EgressNetworkPolicy of the namespace denies the destination"
 }
 
+func explainTranslation(table int) string {
+	switch table {
+	case tableRoute:
+		return "the source of a connection from outside to a service could not be translated: the conntrack zone is full (ovs-appctl dpctl/ct-get-limits), or no port is free"
+	case tableReject:
+		return "the service has no endpoints, and the packet could not be rejected: the conntrack zone of the client is full (ovs-appctl dpctl/ct-get-limits)"
+	}
+	return "the destination could not be translated to an endpoint: the conntrack zone of the client is full (ovs-appctl dpctl/ct-get-limits)"
+}
+
 // explainOther explains the drops of DropOther.
 func explainOther(table, priority int) string {
 	switch table {
@@ -153,25 +168,19 @@ func explainOther(table, priority int) string {
 	case tableNodePort:
 		return "the VNID of the source may not use the node port of another VNID, or the service port is closed"
 	case tableRoute:
-		if priority == routeUnmasqueraded {
-			return "the source of a connection from outside to a service could not be translated: the zone is full, or no port is free"
-		}
 		return "packets to services or to link-local addresses do not pass here"
 	case tableMulticastEgress, tableMulticastNodes, tableMulticastPods:
 		return "multicast is not enabled for the VNID, or it has no receivers"
 	case tableReject:
-		switch {
-		case priority >= idledOther+servicePort:
+		if priority > 0 {
 			return "the service is idled, and the packet opens no connection"
-		case priority > 0:
-			return "the service has no endpoints, and the packet could not be rejected: the zone of the client is full"
 		}
 	case tableIdled:
 		if priority > 0 {
 			return "the service is idled: the agent holds the packet until the service has an endpoint, if it has room"
 		}
 	case tableTranslated:
-		return "the destination could not be translated to an endpoint, or is the port of VXLAN"
+		return "the endpoint's port is that of VXLAN"
 	case tableClassify:
 		return "packets of that kind do not enter the bridge by this port"
 	}

@@ -50,8 +50,8 @@
 // A pod's packet to a service with endpoints outside of the pod network passes 60 only if it may reach all of them: 60 sends it with each of them as its
 // destination through 62 endpoint to 27, 30, 61, 100 and 101, which evaluate it without an output, and then to 63 endpoint-verdict, which continues with 80.
 //
-// 131 drops packets of a pod whose addresses and ports are those of another connection of the pod, where one of the two is direct and the
-// other goes through the host's proxy.
+// 131 drops packets of a pod whose addresses and ports are those of another connection of the pod, where one of the two is direct or through a service in the
+// switch, and the other goes through the host (kube-proxy or a host port).
 //
 // With --service-proxy=ovs the host has no proxy. 21 service-address selects a pod's packets to services, and 22 own-node-port those to node ports of this
 // node; all other packets continue with 26. 60 looks up the packet's connection in its zone of NAT. For a new one, the group of the service selects

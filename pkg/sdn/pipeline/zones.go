@@ -51,6 +51,9 @@ const (
 	ZoneHairpin ZoneClass = "hairpin" // connections of clients that reach themselves through a service
 	ZoneNAT     ZoneClass = "nat"     // translated connections to services
 
+	ZoneNATOutside        ZoneClass = "nat-outside"        // translated connections of all hosts outside to services
+	ZoneMasqueradeOutside ZoneClass = "masquerade-outside" // those of them whose source is translated, too
+
 	ZoneEgressIP ZoneClass = "egress-ip" // connections to outside with egress IPs that this node hosts
 )
 
@@ -84,12 +87,15 @@ func (n Node) ZoneLimits(free int) []ZoneLimit {
 			kinds = append(kinds, zoneKind{ZoneHairpin, zoneHairpin, openerShare}, zoneKind{ZoneNAT, zoneNAT, openerShare})
 		}
 		for _, kind := range kinds {
-			first := kind.first | low
-			all = append(all, ZoneLimit{Class: kind.class, Zones: ovs.Zones{First: first, Last: first + last}, Limit: max(free/kind.share, 1)})
+			zones := ovs.Zones{First: kind.first | low, Last: kind.first | low + last}
+			if n.BalancesServices && (zones.First == zoneOutside || zones.First == zoneMasquerade) {
+				zones.First++ // that of the subnet's network address, which no pod has
+			}
+			all = append(all, ZoneLimit{Class: kind.class, Zones: zones, Limit: max(free/kind.share, 1)})
 		}
 	}
-	if n.BalancesServices { // last: the network address of a subnet may have the same low bits
-		for _, kind := range []zoneKind{{ZoneNAT, zoneOutside, outsideShare}, {ZoneHairpin, zoneMasquerade, outsideShare}} {
+	if n.BalancesServices {
+		for _, kind := range []zoneKind{{ZoneNATOutside, zoneOutside, outsideShare}, {ZoneMasqueradeOutside, zoneMasquerade, outsideShare}} {
 			all = append(all, ZoneLimit{Class: kind.class, Zones: ovs.Zones{First: kind.first, Last: kind.first}, Limit: max(free/kind.share, 1)})
 		}
 	}

@@ -321,7 +321,6 @@ func (b *Balancer) frontends(svc *endpoints.Service, held []frontend, selected e
 			found.limits[limitSCTP] = true
 		}
 		if f.Kind != endpoints.ClusterIP {
-			found.limits[limitExternal] = found.limits[limitExternal] || b.host == nil
 			if !f.closed {
 				out.Endpoints = port.shortCircuit
 			}

@@ -310,23 +310,23 @@ func TestBalancer_limits(t *testing.T) {
 		f.expect(svc.Name, []string{svc.Spec.ClusterIP})
 	}
 	await.OK(f, timeout, func(context.Context) error {
-		if got := f.warnings(); len(got) < 4 {
-			return fmt.Errorf("got %d Events, want 4: %q", len(got), got)
+		if got := f.warnings(); len(got) < 3 {
+			return fmt.Errorf("got %d Events, want 3: %q", len(got), got)
 		}
 		return nil
 	})
 	got := f.warnings()
-	for _, l := range []limit{limitExternal, limitAddress, limitSCTP, limitAffinity} {
+	for _, l := range []limit{limitAddress, limitSCTP, limitAffinity} {
 		about := func(event string) bool {
 			return strings.HasPrefix(event, "ServiceLimited ") && strings.Contains(event, l.String()) && strings.Contains(event, "such as ns/svc")
 		}
-		if len(got) != 4 || !slices.ContainsFunc(got, about) {
+		if len(got) != 3 || !slices.ContainsFunc(got, about) {
 			t.Errorf("got Events %q, want one about %q", got, l)
 		}
 	}
 }
 
-// One Event about a limit has the number of services, and the next one follows only after there were none, and after the interval. Other limits do not wait for it.
+// One Event about a limit has the number of services. The next one follows when there is another service, and after the interval. Other limits do not wait for it.
 func TestReportLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fixture{T: t, Balancer: &Balancer{reported: map[string]report{}}}
@@ -335,8 +335,8 @@ func TestReportLimits(t *testing.T) {
 		for _, r := range f.limits {
 			go r.Run(t.Context())
 		}
-		var external, sctp report
-		external.limits[limitExternal], sctp.limits[limitSCTP] = true, true
+		var address, sctp report
+		address.limits[limitAddress], sctp.limits[limitSCTP] = true, true
 		for i, step := range []struct {
 			wait    time.Duration // before
 			service string
@@ -344,15 +344,14 @@ func TestReportLimits(t *testing.T) {
 			events  int    // in total
 			last    string // Event
 		}{
-			{0, "ns/b", external, 1, "ServiceLimited 1 services, such as ns/b: " + limitExternal.String()},
-			{time.Minute, "ns/a", external, 1, ""},
+			{0, "ns/b", address, 1, "ServiceLimited 1 services, such as ns/b: " + limitAddress.String()},
+			{time.Minute, "ns/a", address, 1, ""}, // too soon
 			{time.Minute, "ns/s", sctp, 2, "ServiceLimited 1 services, such as ns/s: " + limitSCTP.String()},
-			{time.Minute, "ns/a", report{}, 2, ""},
 			{time.Minute, "ns/b", report{}, 2, ""},
-			{time.Minute, "ns/d", external, 2, ""}, // too soon
-			{time.Minute, "ns/c", external, 2, ""},
-			{limitsInterval, "ns/s", sctp, 3, "ServiceLimited 2 services, such as ns/c: " + limitExternal.String()},
-			{limitsInterval, "ns/e", external, 3, ""},
+			{time.Minute, "ns/c", address, 2, ""},
+			{limitsInterval, "ns/s", sctp, 3, "ServiceLimited 2 services, such as ns/a: " + limitAddress.String()},
+			{limitsInterval, "ns/s", sctp, 3, ""}, // no other service
+			{0, "ns/e", address, 4, "ServiceLimited 3 services, such as ns/a: " + limitAddress.String()},
 		} {
 			time.Sleep(step.wait) //nolint:forbidigo // the bubble's clock
 			f.report(t.Context(), step.service, step.found)

@@ -312,25 +312,25 @@ func TestRank(t *testing.T) {
 // TestBalancer_usable: what a service may not take has no frontends, and a service of very many has the first.
 func TestBalancer_usable(t *testing.T) {
 	b := &Balancer{node: pipeline.Node{ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"), ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}}}
-	count := func(change func(*corev1.ServiceSpec)) (external int, limited bool) {
+	count := func(change func(*corev1.ServiceSpec)) (external int, reported [limits]bool) {
 		var found report
 		for _, f := range b.usable(endpoints.NewService(service(change)), &found) {
 			if f.Kind != endpoints.ClusterIP {
 				external++
 			}
 		}
-		return external, found.limits[limitAddress]
+		return external, found.limits
 	}
 	for name, test := range map[string]struct {
 		change func(*corev1.ServiceSpec)
 		want   int
-		others bool
+		limits [limits]bool
 	}{
-		"two ports":                    {func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"198.51.100.10"} }, 2, false},
-		"pod network, service network": {func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"10.128.0.5", "172.30.9.9"} }, 0, true},
+		"two ports":                    {func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"198.51.100.10"} }, 2, [limits]bool{}},
+		"pod network, service network": {func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"10.128.0.5", "172.30.9.9"} }, 0, [limits]bool{limitAddress: true}},
 		"UDP port of clients": {func(s *corev1.ServiceSpec) {
 			s.ExternalIPs, s.Ports[0].Port, s.Ports[1].Port = []string{"198.51.100.10"}, 40000, 40000
-		}, 1, true},
+		}, 1, [limits]bool{limitClientPort: true}},
 		"very many": {func(s *corev1.ServiceSpec) {
 			for i := range 250 {
 				s.ExternalIPs = append(s.ExternalIPs, fmt.Sprint("198.51.100.", i))
@@ -338,10 +338,10 @@ func TestBalancer_usable(t *testing.T) {
 			for i := range 10 {
 				s.Ports = append(s.Ports, corev1.ServicePort{Name: fmt.Sprint(i), Protocol: corev1.ProtocolTCP, Port: int32(1000 + i)}) //nolint:gosec // small
 			}
-		}, maxExternal, true},
+		}, maxExternal, [limits]bool{limitNumber: true}},
 	} {
-		if got, limited := count(test.change); got != test.want || limited != test.others {
-			t.Errorf("%s: got %d external frontends, reported others: %t, want %d, %t", name, got, limited, test.want, test.others)
+		if got, reported := count(test.change); got != test.want || reported != test.limits {
+			t.Errorf("%s: got %d external frontends, reported %v, want %d, %v", name, got, reported, test.want, test.limits)
 		}
 	}
 }
@@ -368,8 +368,8 @@ func TestBalancer_apiServer(t *testing.T) {
 					got = append(got, f.Port)
 				}
 			}
-			if !slices.Equal(got, want) || found.limits[limitAddress] != (len(want) < 2) {
-				t.Errorf("kind %v, %s: got ports %v, reported %v, want ports %v", kind, addr, got, found.limits[limitAddress], want)
+			if reported := found.limits[limitAddress] || found.limits[limitClientPort]; !slices.Equal(got, want) || reported != (len(want) < 2) {
+				t.Errorf("kind %v, %s: got ports %v, reported %v, want ports %v", kind, addr, got, reported, want)
 			}
 		}
 	}

@@ -70,11 +70,11 @@ const maxSourceFlows = 4096
 // those to the service. It adds to the report that there are others. Frontends whose clients would need too many flows are closed.
 func (b *Balancer) usable(svc *endpoints.Service, found *report) (usable []frontend) {
 	all, more := svc.Frontends(maxExternal)
-	found.limits[limitAddress] = more
+	found.limits[limitNumber] = more
 	sourceFlows := 0
 	for _, f := range all {
-		if f.Kind != endpoints.ClusterIP && !b.isUsable(svc, f) {
-			found.limits[limitAddress] = true
+		if l, ok := b.isUsable(svc, f); !ok {
+			found.limits[l] = true
 			continue
 		}
 		of := frontend{Frontend: f}
@@ -91,18 +91,21 @@ func (b *Balancer) usable(svc *endpoints.Service, found *report) (usable []front
 	return usable
 }
 
-// isUsable reports whether packets to an external address may be sent to its service. An address of the pod network is that of a pod or node, one of the service
-// network the cluster IP of another service. The API server's address and port would give a tenant the nodes' connections to it. UDP has no flag by which replies of
-// a pod differ from packets that open connections: a service may not take those to ports of clients.
-func (b *Balancer) isUsable(svc *endpoints.Service, f endpoints.Frontend) bool {
-	if f.Kind == endpoints.NodePort {
-		return true
-	}
+// isUsable reports whether packets to a frontend may be sent to its service, and the limit if they may not. An address of the pod network is that of a pod or node,
+// one of the service network the cluster IP of another service. The API server's address and port would give a tenant the nodes' connections to it. UDP has no flag
+// by which replies of a pod differ from packets that open connections: a service may not take those to ports of clients.
+func (b *Balancer) isUsable(svc *endpoints.Service, f endpoints.Frontend) (limit, bool) {
 	isTCP := svc.Ports[f.Of].Protocol == corev1.ProtocolTCP
-	if isTCP && slices.Contains(b.reserved, netip.AddrPortFrom(f.Addr, f.Port)) || !isTCP && f.Kind == endpoints.ExternalIP && f.Port >= pipeline.FirstClientPort {
-		return false
+	switch {
+	case f.Kind == endpoints.ClusterIP || f.Kind == endpoints.NodePort:
+		return 0, true
+	case isTCP && slices.Contains(b.reserved, netip.AddrPortFrom(f.Addr, f.Port)),
+		b.node.ServiceNetwork.Contains(f.Addr), slices.ContainsFunc(b.node.ClusterNetworks, func(p netip.Prefix) bool { return p.Contains(f.Addr) }):
+		return limitAddress, false
+	case !isTCP && f.Kind == endpoints.ExternalIP && f.Port >= pipeline.FirstClientPort:
+		return limitClientPort, false
 	}
-	return !b.node.ServiceNetwork.Contains(f.Addr) && !slices.ContainsFunc(b.node.ClusterNetworks, func(p netip.Prefix) bool { return p.Contains(f.Addr) })
+	return 0, true
 }
 
 // portEndpoints are the endpoints of a port that this node uses: for the cluster IP, for pods by external addresses and node ports, and for hosts outside.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
 	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
-	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 	"github.com/ovsdn/ovsdn/pkg/sdn/reconcile"
 )
@@ -29,8 +28,9 @@ const maxInvalid = 1024
 type limit int
 
 const (
-	limitExternal limit = iota
-	limitAddress
+	limitAddress limit = iota
+	limitClientPort
+	limitNumber
 	limitConflict
 	limitSources
 	limitSCTP
@@ -41,13 +41,14 @@ const (
 
 func (l limit) String() string {
 	switch l {
-	case limitExternal:
-		return "only pods reach node ports, at their own node, external IPs and addresses of load balancers, and programs that are bound to the node's own IP reach no pods of " +
-			"other nodes by services: nftables of the host lacks what the rules need; use " +
-			servicenat.Requirements + ", and restart the agent; its log has the cause in line \"Host does not support service rules\""
 	case limitAddress:
-		return "external IPs and addresses of load balancers in the pod or service network, and the API server's address and port, have no flows, " +
-			"nor have external IPs with UDP or SCTP ports above 32767, and more than 1,024 of a service; correct spec.externalIPs, status.loadBalancer or spec.ports"
+		return "an external IP or address of a load balancer is in the pod or service network, or is the API server's address and port, and is not served; " +
+			"correct spec.externalIPs or status.loadBalancer"
+	case limitClientPort:
+		return "an external IP with a UDP or SCTP port above 32767 is not served, since replies to clients use these ports; use a lower port"
+	case limitNumber:
+		return fmt.Sprintf("the service has more than %d external addresses, each with a port, and node ports, and the others are not served; "+
+			"distribute the ports over several services", maxExternal)
 	case limitConflict:
 		return "another service has the same external address and port, or node port, and gets its packets: it has the address from a load balancer, or is older; " +
 			"change one of the two"
@@ -114,7 +115,7 @@ func (r *report) limitAffine(frontends []pipeline.Frontend) {
 	}
 }
 
-// report reports what has changed since the last report of the service. It requests an Event about a limit when the number of its services increases from 0.
+// report reports what has changed since the last report of the service. It logs each limit of each service, and requests an Event about the limit.
 func (b *Balancer) report(ctx context.Context, service string, found report) {
 	b.mu.Lock()
 	last := b.reported[service]
@@ -123,24 +124,24 @@ func (b *Balancer) report(ctx context.Context, service string, found report) {
 	} else {
 		b.reported[service] = found
 	}
-	var first []limit
+	var added []limit
 	for l := range limits {
 		switch {
 		case found.limits[l] && !last.limits[l]:
 			b.limited[l]++
-			if b.limited[l] == 1 {
-				first = append(first, l)
-			}
+			added = append(added, l)
 		case !found.limits[l] && last.limits[l]:
 			b.limited[l]--
 		}
 	}
 	b.mu.Unlock()
-	for _, l := range first {
+	log := klog.FromContext(ctx).WithValues("service", service)
+	for _, l := range added {
+		log.Info("Part of the Service is not supported on this node", "reason", l)
 		b.limits[l].Trigger()
 	}
 	if found.invalid != "" && found.invalid != last.invalid {
-		klog.FromContext(ctx).Info("Service has invalid fields", "service", service, "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
+		log.Info("Ignored invalid fields of the Service", "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
 	}
 }
 

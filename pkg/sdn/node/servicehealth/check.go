@@ -34,7 +34,7 @@ type answer struct {
 
 // ServeHTTP answers each request alike.
 func (c *check) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	a := answer{LocalEndpoints: c.local.Load(), ServiceProxyHealthy: c.sync.state().healthy}
+	a := answer{LocalEndpoints: c.local.Load(), ServiceProxyHealthy: c.sync.state().err == nil}
 	a.Service.Namespace, a.Service.Name = c.namespace, c.name
 	w.Header().Set(endpointWeight, strconv.FormatInt(a.LocalEndpoints, 10))
 	reply(w, a.LocalEndpoints > 0 && a.ServiceProxyHealthy, a)

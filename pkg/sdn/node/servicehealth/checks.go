@@ -26,17 +26,19 @@ const reportedFailure = 2
 
 // Options are the dependencies of Checks.
 type Options struct {
-	Flows  Flows
-	Rules  Rules
-	Events Events
+	NodeName string
+	Flows    Flows
+	Rules    Rules
+	Events   Events
 }
 
 // Checks has an HTTP server for each Service with a healthCheckNodePort.
 type Checks struct {
-	sync   nodeSync
-	events Events
-	limits *connectionlimit.Limiter
-	loop   *reconcile.Loop
+	nodeName string
+	sync     nodeSync
+	events   Events
+	limits   *connectionlimit.Limiter
+	loop     *reconcile.Loop
 
 	listen func(ctx context.Context, address string) (net.Listener, error) // replaced in tests
 
@@ -54,7 +56,7 @@ type openPort struct {
 // New returns Checks without Services.
 func New(o Options) *Checks {
 	c := &Checks{
-		sync: nodeSync{flows: o.Flows, rules: o.Rules, now: time.Now}, events: o.Events, listen: listenTCP, limits: newLimiter(),
+		nodeName: o.NodeName, sync: nodeSync{flows: o.Flows, rules: o.Rules, now: time.Now}, events: o.Events, listen: listenTCP, limits: newLimiter(),
 		wanted: map[string]*check{}, ports: map[string]openPort{},
 	}
 	c.loop = reconcile.New("service health checks", c.reconcile)
@@ -114,7 +116,7 @@ func (c *Checks) reconcile(ctx context.Context, key string) error {
 	if err != nil {
 		if wanted.failures++; wanted.failures == reportedFailure {
 			c.events.WarnService(wanted.namespace, wanted.name, wanted.uid, eventreason.HealthCheckPortFailed, fmt.Sprintf("load balancers get no answer at "+
-				"healthCheckNodePort %d of this node: %v; %s", wanted.port, err, endProgram(strconv.Itoa(int(wanted.port)))))
+				"healthCheckNodePort %d of node %s: %v; %s", wanted.port, c.nodeName, err, freePort(err, strconv.Itoa(int(wanted.port)))))
 		}
 		return fmt.Errorf("open healthCheckNodePort %d: %w", wanted.port, err)
 	}

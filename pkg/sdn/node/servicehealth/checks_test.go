@@ -165,7 +165,7 @@ func TestChecks_portInUse(t *testing.T) {
 	f.expect("free again", ":30001", 200, body("web", 1, true))
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	want := "ns/web uid HealthCheckPortFailed load balancers get no answer at healthCheckNodePort 30001 of this node: listen tcp: address already in use; " +
+	want := "ns/web uid HealthCheckPortFailed load balancers get no answer at healthCheckNodePort 30001 of node n1: listen tcp: address already in use; " +
 		"end the program that uses the port (ss -lntp 'sport = :30001' on the node)"
 	if got := strings.Join(f.events, "\n"); got != want {
 		t.Errorf("got Events:\n%s\nwant:\n%s", got, want)

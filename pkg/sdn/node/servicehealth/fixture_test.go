@@ -126,7 +126,7 @@ func (f *fixture) at(address string) string {
 
 // new returns Checks that open the node's ports.
 func (f *fixture) new() *Checks {
-	c := New(Options{Flows: f, Rules: f, Events: f})
+	c := New(Options{NodeName: "n1", Flows: f, Rules: f, Events: f})
 	c.listen = f.listen
 	return c
 }

@@ -38,6 +38,7 @@ type NodeServer struct {
 	eligibility *eligibility
 	events      NodeEvents
 	last        reconcile.LastError // of the server
+	unhealthy   reconcile.LastError // of the answers
 
 	listen func(ctx context.Context, address string) (net.Listener, error) // replaced in tests
 }
@@ -69,9 +70,9 @@ func (n *NodeServer) Run(ctx context.Context) {
 
 func (n *NodeServer) report(ctx context.Context, err error) {
 	_, port, _ := net.SplitHostPort(n.address) // it is valid, as the configuration is
-	action := endProgram(port) + ", or set --service-healthz-bind-address"
-	klog.FromContext(ctx).Error(err, "Failed to serve the health of services", "address", n.address, "retryAfter", listenInterval, "action", action)
-	n.events.WarnNode(eventreason.HealthCheckPortFailed, fmt.Sprintf("load balancers get no answer at %s of this node: %v; %s", n.address, err, action))
+	action := freePort(err, port) + ", or set --service-healthz-bind-address"
+	klog.FromContext(ctx).Error(err, "Failed to serve --service-healthz-bind-address", "address", n.address, "retryAfter", listenInterval, "action", action)
+	n.events.WarnNode(eventreason.HealthCheckPortFailed, fmt.Sprintf("load balancers get no answer at %s: %v; %s", n.address, err, action))
 }
 
 // serve serves until the context ends, or the listener fails.
@@ -81,7 +82,7 @@ func (n *NodeServer) serve(ctx context.Context) error {
 		return err
 	}
 	failed := make(chan error, 1)
-	s := serve(listener, newLimiter(), n.handler(), func(err error) { failed <- err })
+	s := serve(listener, newLimiter(), n.handler(klog.FromContext(ctx)), func(err error) { failed <- err })
 	defer s.close()
 	n.last.Set(nil)
 	select {
@@ -99,20 +100,25 @@ type nodeHealth struct {
 	NodeEligible *bool     `json:"nodeEligible,omitempty"`
 }
 
-func (n *NodeServer) handler() http.Handler {
+func (n *NodeServer) handler(log klog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		eligible := n.eligibility.eligible.Load()
-		n.answer(w, &eligible)
+		n.answer(log, w, &eligible)
 	})
-	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { n.answer(w, nil) })
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { n.answer(log, w, nil) })
 	return mux
 }
 
-// answer answers with the state of the node and, unless it is nil, whether the node is eligible.
-func (n *NodeServer) answer(w http.ResponseWriter, eligible *bool) {
+// answer answers with the state of the node and, unless it is nil, whether the node is eligible. It logs when the state changes.
+func (n *NodeServer) answer(log klog.Logger, w http.ResponseWriter, eligible *bool) {
 	state := n.sync.state()
-	healthy := state.healthy && (eligible == nil || *eligible)
+	if previous := n.unhealthy.Get(); n.unhealthy.Set(state.err) {
+		log.Info("Answering health checks of load balancers with 503", "reason", state.err)
+	} else if previous != nil && state.err == nil {
+		log.Info("Answering health checks of load balancers with 200 again")
+	}
+	healthy := state.err == nil && (eligible == nil || *eligible)
 	a := nodeHealth{LastUpdated: state.updated.UTC(), CurrentTime: state.at.UTC(), NodeEligible: eligible}
 	if healthy { // as kube-proxy: the node has now what the objects require
 		a.LastUpdated = a.CurrentTime

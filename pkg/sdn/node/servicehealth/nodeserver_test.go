@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -181,7 +182,7 @@ func TestNodeServer_rules(t *testing.T) {
 func TestNodeServer_portInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts, events := 0, &fixture{T: t}
-		inUse := &net.OpError{Op: "listen", Net: "tcp", Err: errors.New("address already in use")}
+		inUse := &net.OpError{Op: "listen", Net: "tcp", Err: unix.EADDRINUSE}
 		n := &NodeServer{
 			address: DefaultAddress, events: events, sync: nodeSync{flows: events, now: time.Now}, eligibility: &eligibility{},
 			listen: func(context.Context, string) (net.Listener, error) {
@@ -200,17 +201,19 @@ func TestNodeServer_portInUse(t *testing.T) {
 		if attempts != 5 {
 			t.Errorf("got %d attempts, want 5, one each %s", attempts, listenInterval)
 		}
-		hint := "(ss -lntp 'sport = :10256' on the node), or set --service-healthz-bind-address"
-		want := []string{"address already in use", "no more connections", "address already in use"}
+		const port, option = "end the program that uses the port (ss -lntp 'sport = :10256' on the node)", ", or set --service-healthz-bind-address"
+		want := []struct{ text, action string }{
+			{"address already in use", port + option}, {"no more connections", "the agent tries again" + option}, {"address already in use", port + option},
+		}
 		if len(events.events) != len(want) || len(logs) != len(want) {
 			t.Fatalf("got Events %q and logs %q, want %d of each", events.events, logs, len(want))
 		}
-		for i, text := range want {
-			if !strings.Contains(logs[i], text) {
-				t.Errorf("got log %q, want %q", logs[i], text)
+		for i, w := range want {
+			if !strings.Contains(logs[i], w.text) {
+				t.Errorf("got log %q, want %q", logs[i], w.text)
 			}
-			if got := events.events[i]; !strings.HasPrefix(got, "HealthCheckPortFailed ") || !strings.Contains(got, text) || !strings.Contains(got, hint) {
-				t.Errorf("got Event %q, want HealthCheckPortFailed with %q and %q", got, text, hint)
+			if got := events.events[i]; !strings.HasPrefix(got, "HealthCheckPortFailed ") || !strings.Contains(got, w.text+"; "+w.action) {
+				t.Errorf("got Event %q, want HealthCheckPortFailed with %q and %q", got, w.text, w.action)
 			}
 		}
 	})

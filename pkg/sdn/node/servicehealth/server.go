@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ovsdn/ovsdn/pkg/sdn/connectionlimit"
 )
 
@@ -25,8 +27,11 @@ func listenTCP(ctx context.Context, address string) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 }
 
-// endProgram returns what a user can do about a port that another program of the node uses.
-func endProgram(port string) string {
+// freePort returns what a user can do about a port that can't be opened.
+func freePort(err error, port string) string {
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return "the agent tries again"
+	}
 	return fmt.Sprintf("end the program that uses the port (ss -lntp 'sport = :%s' on the node)", port)
 }
 

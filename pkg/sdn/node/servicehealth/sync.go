@@ -1,6 +1,10 @@
 package servicehealth
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
 
 // maxPending is how long a change may wait for the switch while the node is in sync. A restart of Open vSwitch takes less.
 const maxPending = 2 * time.Minute
@@ -14,23 +18,33 @@ type nodeSync struct {
 
 // syncState is the state at a time.
 type syncState struct {
-	healthy bool
+	err     error // why the node is not healthy, for the log; nil: it is
 	at      time.Time
 	updated time.Time // the last successful write to the switch; zero: none
 }
+
+// The causes for which a node is not healthy.
+var (
+	errNoRules      = errors.New("the host does not support service rules, which Event ServiceLimited explains")
+	errRulesPending = errors.New("the nftables rules of services are not written yet")
+	errFlowsPending = errors.New("the initial flows are not written yet")
+)
 
 // state returns the current state. The node is healthy once the initial flows and the host's rules are installed, while no change waits for the switch for
 // maxPending. Flows that the switch rejected are not pending, and rules that the kernel refuses after the first ones do not count: a Service of a tenant must not take
 // the node from all load balancers. A comparison of the flows each minute finds a vswitchd that does not answer.
 func (s nodeSync) state() syncState {
 	statistics, now := s.flows.Statistics(), s.now()
-	pending := statistics.PendingSince
-	return syncState{
-		healthy: s.translates() && !statistics.LastWrite.IsZero() && (pending.IsZero() || now.Sub(pending) < maxPending),
-		at:      now,
-		updated: statistics.LastWrite,
+	state := syncState{at: now, updated: statistics.LastWrite}
+	switch pending := statistics.PendingSince; {
+	case s.rules == nil: // the node serves pods only
+		state.err = errNoRules
+	case !s.rules.Synced():
+		state.err = errRulesPending
+	case statistics.LastWrite.IsZero():
+		state.err = errFlowsPending
+	case !pending.IsZero() && now.Sub(pending) >= maxPending:
+		state.err = fmt.Errorf("changes of flows have been waiting for Open vSwitch since %s", pending.UTC().Format(time.RFC3339))
 	}
+	return state
 }
-
-// translates reports whether the host sends packets to external addresses to the switch. Without that, the node serves pods only.
-func (s nodeSync) translates() bool { return s.rules != nil && s.rules.Synced() }

@@ -64,7 +64,7 @@ func (f *Frontend) elements() []element {
 	case !f.Addr.IsValid():
 		all = append(all, element{name: setNodePorts, key: words})
 	case f.TenantAddress:
-		all = append(all, element{name: setTenantAddresses, key: words})
+		all = append(all, element{name: setTenantIPs, key: words})
 	}
 	switch f.Verdict {
 	case endpoints.Forward:
@@ -78,7 +78,7 @@ func (f *Frontend) elements() []element {
 		all = append(all, element{name: setLimited, key: words})
 	}
 	for _, p := range f.Sources {
-		all = append(all, element{name: setClients, key: words + " " + p.String()})
+		all = append(all, element{name: setSourceRanges, key: words + " " + p.String()})
 	}
 	return all
 }

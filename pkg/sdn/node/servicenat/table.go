@@ -22,16 +22,16 @@ const tableName = "ovsdn-services"
 
 // Maps and sets of the table.
 const (
-	mapNodePorts       = "node-ports"
-	mapAddresses       = "addresses"
-	setNodePorts       = "all-node-ports" // of any verdict
-	setTenantAddresses = "tenant-addresses"
-	setRejected        = "rejected-addresses"
-	setRejectedPorts   = "rejected-node-ports"
-	setDropped         = "dropped-addresses"
-	setDroppedPorts    = "dropped-node-ports"
-	setLimited         = "limited"
-	setClients         = "clients"
+	mapNodePorts     = "node-ports"
+	mapAddresses     = "external-addresses"
+	setNodePorts     = "all-node-ports" // of any verdict
+	setTenantIPs     = "tenant-external-ips"
+	setRejected      = "rejected-addresses"
+	setRejectedPorts = "rejected-node-ports"
+	setDropped       = "dropped-addresses"
+	setDroppedPorts  = "dropped-node-ports"
+	setLimited       = "limited-addresses"
+	setSourceRanges  = "source-ranges"
 )
 
 // Keys of the maps and sets, as types and as expressions.
@@ -82,9 +82,9 @@ func (o Options) chains() []chain {
 	const isNew = "ct state new "
 	ofNode := o.ofNode()
 	nodePort := packetPort + " @" + setNodePorts + " " + ofNode + " return"
-	tenantAddress := packetAddress + " @" + setTenantAddresses + " return"
+	tenantAddress := packetAddress + " @" + setTenantIPs + " return"
 	tenantAddressOfNode := "fib daddr type local " + tenantAddress
-	limit := isNew + packetAddress + " @" + setLimited + " " + packetAddress + " . ip saddr != @" + setClients + " drop"
+	limit := isNew + packetAddress + " @" + setLimited + " " + packetAddress + " . ip saddr != @" + setSourceRanges + " drop"
 	translatePorts := ofNode + " meta l4proto { tcp, udp, sctp } dnat ip to " + packetPort + " map @" + mapNodePorts
 	translate := "meta l4proto { tcp, udp, sctp } dnat ip to " + packetAddress + " map @" + mapAddresses
 	filterPorts := []string{
@@ -123,10 +123,10 @@ func (o Options) chains() []chain {
 // sets returns the sets and the maps.
 func sets() ([]*knftables.Set, []*knftables.Map) {
 	return []*knftables.Set{
-			{Name: setNodePorts, Type: portType}, {Name: setTenantAddresses, Type: addressType},
+			{Name: setNodePorts, Type: portType}, {Name: setTenantIPs, Type: addressType},
 			{Name: setRejected, Type: addressType}, {Name: setRejectedPorts, Type: portType},
 			{Name: setDropped, Type: addressType}, {Name: setDroppedPorts, Type: portType},
-			{Name: setLimited, Type: addressType}, {Name: setClients, Type: addressType + " . ipv4_addr", Flags: []knftables.SetFlag{knftables.IntervalFlag}},
+			{Name: setLimited, Type: addressType}, {Name: setSourceRanges, Type: addressType + " . ipv4_addr", Flags: []knftables.SetFlag{knftables.IntervalFlag}},
 		}, []*knftables.Map{
 			{Name: mapNodePorts, Type: portType + " : " + targetType}, {Name: mapAddresses, Type: addressType + " : " + targetType},
 		}

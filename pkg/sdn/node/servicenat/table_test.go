@@ -9,15 +9,15 @@ import (
 // Node ports precede addresses of other services, and addresses that tenants choose are not looked up for packets of the node, nor for those to it. Other chains have
 // no lookups.
 func TestOptions_ruleOrder(t *testing.T) {
-	const received = "lo rejected-node-ports dropped-node-ports tenant-addresses rejected-addresses dropped-addresses"
+	const received = "lo rejected-node-ports dropped-node-ports tenant-external-ips rejected-addresses dropped-addresses"
 	want := map[string]string{
-		"limit-prerouting": "lo all-node-ports tenant-addresses limited clients",
-		"limit-output":     "all-node-ports tenant-addresses limited clients",
-		"prerouting":       "lo node-ports all-node-ports tenant-addresses addresses",
-		"output":           "node-ports all-node-ports tenant-addresses addresses",
+		"limit-prerouting": "lo all-node-ports tenant-external-ips limited-addresses source-ranges",
+		"limit-output":     "all-node-ports tenant-external-ips limited-addresses source-ranges",
+		"prerouting":       "lo node-ports all-node-ports tenant-external-ips external-addresses",
+		"output":           "node-ports all-node-ports tenant-external-ips external-addresses",
 		"filter-input":     received,
 		"filter-forward":   received,
-		"filter-output":    "rejected-node-ports dropped-node-ports tenant-addresses rejected-addresses dropped-addresses",
+		"filter-output":    "rejected-node-ports dropped-node-ports tenant-external-ips rejected-addresses dropped-addresses",
 		"forward":          "",
 		"postrouting":      "",
 	}
@@ -28,7 +28,7 @@ func TestOptions_ruleOrder(t *testing.T) {
 			for _, m := range names.FindAllStringSubmatch(rule, -1) {
 				got = append(got, m[1]+m[2])
 			}
-			exempts := strings.Contains(rule, `"lo"`) || strings.Contains(rule, "@"+setNodePorts) || strings.Contains(rule, "@"+setTenantAddresses)
+			exempts := strings.Contains(rule, `"lo"`) || strings.Contains(rule, "@"+setNodePorts) || strings.Contains(rule, "@"+setTenantIPs)
 			if exempts != strings.HasSuffix(rule, " return") {
 				t.Errorf("chain %s: got rule %q, want return in the rules of packets that the next ones do not concern", c.name, rule)
 			}

@@ -215,9 +215,9 @@ func (w *writer) replace(ctx context.Context) error {
 	w.synced.Store(true)
 	w.checkAt = w.now().Add(w.checkDelay)
 	if w.lost != "" {
-		klog.FromContext(ctx).Info("Restored service rules", "missing", w.lost, "nextCheck", w.checkDelay)
-		w.options.WarnNode(eventreason.ServiceRulesRestored, fmt.Sprintf("rules of services were deleted while the agent ran (%s), and are restored; "+
-			"find the program that flushes the firewall", w.lost))
+		klog.FromContext(ctx).Info("Restored service rules", "difference", w.lost, "nextCheck", w.checkDelay)
+		w.options.WarnNode(eventreason.ServiceRulesRestored, fmt.Sprintf("another program changed the nftables rules of services while the agent ran "+
+			"(%s), and they are restored; find the program, such as one that flushes the firewall", w.lost))
 		w.lost, w.checkDelay = "", min(2*w.checkDelay, maxCheckPeriod)
 	}
 	return nil
