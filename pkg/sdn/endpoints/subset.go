@@ -12,12 +12,10 @@ import (
 // depends only on the node and on each endpoint, so that the addition or removal of an endpoint replaces at most one other.
 //
 // Endpoints on this node are selected first, up to half of the maximum, so that each endpoint on a node is used at least there. The others are selected by
-// rendezvous hashing. Of E endpoints that are on no node, N nodes leave about E×exp(-N×maximum/E) unused.
-//
-// Endpoints that are all on this node are never left out, since no other node may use them: the result has then more than the maximum.
+// rendezvous hashing. Of E endpoints that are on no node, N nodes leave about E×exp(-N×maximum/E) unused. Of more than the maximum that are all on this node, the
+// same ones are left out each time: with a traffic policy of Local no node uses these.
 func Subset(endpoints []Target, nodeName string, maximum int) []Target {
-	isRemote := func(t Target) bool { return !t.Local }
-	if len(endpoints) <= maximum || !slices.ContainsFunc(endpoints, isRemote) {
+	if len(endpoints) <= maximum {
 		return endpoints
 	}
 	maximum = max(maximum, 0)

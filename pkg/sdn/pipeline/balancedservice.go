@@ -37,7 +37,8 @@ type Frontend struct {
 	// Affinity is for how many seconds a client without new connections stays with its endpoint; 0: each connection gets its own.
 	Affinity uint16
 
-	group string // which frontends of a service with equal endpoints share
+	group   string // which frontends of a service with equal endpoints share
+	clients int    // that each flow of table 66 learns
 }
 
 // FrontendKind is how clients reach a frontend.
@@ -72,11 +73,12 @@ func LearnedFlows() ovs.LearnedFlows {
 func (n Node) BalancedService(svc BalancedService) State {
 	var s State
 	groups := map[groupKey]string{} // their names
+	translated, clients := translations{}, affineClients(svc.Frontends)
 	for _, f := range svc.Frontends {
 		if f.Protocol == ProtocolSCTP && n.Userspace {
 			continue // the userspace datapath can't translate SCTP
 		}
-		f.group = f.String()
+		f.group, f.clients = f.String(), clients
 		key := f.groupKey()
 		if name, ok := groups[key]; ok {
 			f.group = name
@@ -89,6 +91,7 @@ func (n Node) BalancedService(svc BalancedService) State {
 			s.Groups = append(s.Groups, Group{Name: f.group, Buckets: f.buckets(n.slotsOf(len(f.Endpoints)))})
 		}
 		n.frontend(&s, svc.VNID, f)
+		translated.translate(&s, f)
 		if f.isIdled() {
 			n.idled(&s, f)
 		}
@@ -124,10 +127,7 @@ func (n Node) frontend(s *State, vnid config.VNID, f Frontend) {
 		s.add(tableService, f.priority(), f.opening(client...), f.toEndpoint()...)
 	}
 	n.limitSources(s, vnid, f)
-	if len(f.Endpoints) == 0 {
-		return
-	}
-	if f.Affinity > 0 {
+	if f.Affinity > 0 && len(f.Endpoints) > 0 {
 		// table=65,priority=100,tcp,reg8=0,nw_dst=172.30.0.10,tp_dst=443,actions=group:tcp/172.30.0.10:443
 		s.add(tableSelect, f.priority(), f.packets(ovs.Reg(numberEndpointAddr, 0)), ToGroup(f.group))
 	}
@@ -139,6 +139,25 @@ func (n Node) frontend(s *State, vnid config.VNID, f Frontend) {
 			//     load:NXM_NX_REG8[]->NXM_NX_REG8[],load:NXM_NX_REG9[]->NXM_NX_REG9[]),goto_table:67
 			s.add(tableLearn, f.priority(), f.packets(isEndpoint(endpoint)...), f.learn(endpoint), ovs.GotoTable(tableTranslate))
 		}
+	}
+}
+
+// translations are the endpoints of a service whose flows of table 67 have been added: frontends share them.
+type translations map[translation]struct{}
+
+type translation struct {
+	protocol goovs.Protocol
+	endpoint netip.AddrPort
+}
+
+// translate adds the flows of a frontend's endpoints that no other frontend of the service has added.
+func (all translations) translate(s *State, f Frontend) {
+	for _, endpoint := range f.Endpoints {
+		to := translation{f.Protocol, endpoint}
+		if _, has := all[to]; has {
+			continue
+		}
+		all[to] = struct{}{}
 		// table=67,priority=100,tcp,reg8=0xa800005,reg9=0x1f90,actions=load:0x1->NXM_NX_REG4[20],ct(commit,nat(dst=10.128.0.5:8080),table=68,zone=NXM_NX_REG3[0..15])
 		s.add(tableTranslate, endpointPriority, match{protocol: f.Protocol, fields: isEndpoint(endpoint)}, goovs.Load("0x1", regEndpointSelected),
 			goovs.ConnectionTracking(fmt.Sprintf("commit,nat(dst=%s),table=%d,zone=NXM_NX_REG3[0..15]", endpoint, tableTranslated)))
@@ -295,48 +314,6 @@ func (f Frontend) buckets(slots int) []ovs.Bucket {
 		buckets = append(buckets, ovs.Bucket{Weight: weight, Actions: actions})
 	}
 	return buckets
-}
-
-// maxAffine is the number of clients for which each endpoint of a frontend is learned: hosts outside can forge sources. A node has fewer pods; further clients
-// get an endpoint for each connection.
-const maxAffine = 1024
-
-// learn returns the action that learns the client's endpoint. Open vSwitch deletes what it learned with the flow that has the action: a client's
-// endpoint that the service loses is not used again.
-func (f Frontend) learn(endpoint netip.AddrPort) ovs.Action {
-	ofPacket := func(field string) ovs.Match { return goovs.FieldMatch(field, field) }
-	return goovs.Learn(&goovs.LearnedFlow{
-		Table: tableAffinity, Priority: defaultPriority, IdleTimeout: int(f.Affinity), DeleteLearned: true, Limit: maxAffine,
-		Cookie: Owner{KindAffinity, f.String() + " " + endpoint.String()}.Cookie(),
-		Matches: []ovs.Match{
-			goovs.DataLinkType(etherTypeIPv4), goovs.NetworkProtocol(f.protocolNumber()), ofPacket("NXM_OF_IP_SRC[]"), ofPacket("NXM_OF_IP_DST[]"), ofPacket(f.portField()),
-		},
-		Actions: []ovs.Action{goovs.Load(regEndpointAddr, regEndpointAddr), goovs.Load(regEndpointPort, regEndpointPort)},
-	})
-}
-
-const etherTypeIPv4 = 0x0800
-
-// protocolNumber returns IANA's number of the protocol.
-func (f Frontend) protocolNumber() uint8 {
-	switch f.Protocol {
-	case goovs.ProtocolUDPv4:
-		return 17
-	case ProtocolSCTP:
-		return 132
-	}
-	return 6
-}
-
-// portField returns the destination port by the name that learn takes.
-func (f Frontend) portField() string {
-	switch f.Protocol {
-	case goovs.ProtocolUDPv4:
-		return "NXM_OF_UDP_DST[]"
-	case ProtocolSCTP:
-		return "OXM_OF_SCTP_DST[]"
-	}
-	return "NXM_OF_TCP_DST[]"
 }
 
 // isEndpoint matches packets for which a bucket has selected the endpoint.

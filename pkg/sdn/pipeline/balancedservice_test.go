@@ -102,3 +102,16 @@ func TestNode_ServesNodePorts(t *testing.T) {
 		}
 	}
 }
+
+// TestAffineClients: hosts outside that forge sources fill at most maxServiceAffine flows of a service, unless it has very many endpoints and frontends.
+func TestAffineClients(t *testing.T) {
+	for _, test := range []struct{ frontends, endpoints, want int }{{1, 1, 1024}, {1, 64, 1024}, {1, 65, 512}, {1, 256, 256}, {4, 256, 64}, {32, 256, 8}, {64, 256, 8}} {
+		frontends := []Frontend{{Endpoints: make([]netip.AddrPort, 256)}} // without affinity
+		for range test.frontends {
+			frontends = append(frontends, Frontend{Affinity: 1, Endpoints: make([]netip.AddrPort, test.endpoints)})
+		}
+		if got := affineClients(frontends); got != test.want {
+			t.Errorf("%d frontends with %d endpoints: got %d clients of each, want %d", test.frontends, test.endpoints, got, test.want)
+		}
+	}
+}

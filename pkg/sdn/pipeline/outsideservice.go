@@ -201,3 +201,6 @@ func transportProtocols() []goovs.Protocol {
 
 // IsFromOutside reports whether a connection in one of NATZones was opened by a host outside, without the node's own address as its source.
 func IsFromOutside(c ovs.Connection) bool { return c.Zone == zoneOutside }
+
+// IsOfHostsOutside reports whether the zone has the connections of all hosts outside, not those of one address.
+func IsOfHostsOutside(zone uint16) bool { return zone == zoneOutside || zone == zoneMasquerade }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -75,6 +77,8 @@ type Balancer struct {
 	follow   func(key string, svc *endpoints.Service, localReady int)
 	loop     *reconcile.Loop
 	limits   [limits]*reconcile.Runner // of reportLimit
+	logs     *rate.Limiter
+	omitted  atomic.Int64 // log lines since the last one
 
 	mu       sync.Mutex
 	zone     string           // of this node
@@ -108,7 +112,7 @@ func indexByService(obj any) ([]string, error) {
 func New(o Options) (*Balancer, error) {
 	b := &Balancer{
 		node: o.Node, nodeName: o.NodeName, services: o.Services.GetStore(), slices: o.Slices.GetIndexer(), store: o.Store, events: o.Events, follow: o.Follow,
-		reserved: o.Reserved, host: o.Host, idling: o.Idling, claims: newClaims(), flushed: newFlushedFrontends(), reported: map[string]report{}, idled: idledServices{},
+		reserved: o.Reserved, host: o.Host, idling: o.Idling, claims: newClaims(), flushed: newFlushedFrontends(), reported: map[string]report{}, logs: newLogs(), idled: idledServices{},
 	}
 	b.loop = reconcile.New("services", b.reconcile)
 	b.newLimits()
@@ -312,7 +316,7 @@ func (b *Balancer) selectEndpoints(ctx context.Context, key string, svc *endpoin
 // frontends returns the frontends of a service in the switch, with the endpoints that this node uses, and adds what this node does not support to the report.
 func (b *Balancer) frontends(svc *endpoints.Service, held []frontend, selected endpoints.Selection, found *report) (all []pipeline.Frontend) {
 	affinity := found.affinity(svc)
-	ports, translated := b.portEndpoints(selected), b.hostTranslates(svc)
+	ports, translated := b.portEndpoints(selected, found), b.hostTranslates(svc)
 	for _, f := range held {
 		port := ports[f.Of]
 		out := b.newFrontend(svc, f, selected.Ports[f.Of])

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -323,57 +322,5 @@ func TestBalancer_limits(t *testing.T) {
 		if len(got) != 3 || !slices.ContainsFunc(got, about) {
 			t.Errorf("got Events %q, want one about %q", got, l)
 		}
-	}
-}
-
-// One Event about a limit has the number of services. The next one follows when there is another service, and after the interval. Other limits do not wait for it.
-func TestReportLimits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fixture{T: t, Balancer: &Balancer{reported: map[string]report{}}}
-		f.Balancer.events = f
-		f.newLimits()
-		for _, r := range f.limits {
-			go r.Run(t.Context())
-		}
-		var address, sctp report
-		address.limits[limitAddress], sctp.limits[limitSCTP] = true, true
-		for i, step := range []struct {
-			wait    time.Duration // before
-			service string
-			found   report
-			events  int    // in total
-			last    string // Event
-		}{
-			{0, "ns/b", address, 1, "ServiceLimited 1 services, such as ns/b: " + limitAddress.String()},
-			{time.Minute, "ns/a", address, 1, ""}, // too soon
-			{time.Minute, "ns/s", sctp, 2, "ServiceLimited 1 services, such as ns/s: " + limitSCTP.String()},
-			{time.Minute, "ns/b", report{}, 2, ""},
-			{time.Minute, "ns/c", address, 2, ""},
-			{limitsInterval, "ns/s", sctp, 3, "ServiceLimited 2 services, such as ns/a: " + limitAddress.String()},
-			{limitsInterval, "ns/s", sctp, 3, ""}, // no other service
-			{0, "ns/e", address, 4, "ServiceLimited 3 services, such as ns/a: " + limitAddress.String()},
-		} {
-			time.Sleep(step.wait) //nolint:forbidigo // the bubble's clock
-			f.report(t.Context(), step.service, step.found)
-			synctest.Wait()
-			if got := f.warnings(); len(got) != step.events || step.last != "" && got[len(got)-1] != step.last {
-				t.Errorf("step %d: got Events %q, want %d, the last %q", i, got, step.events, step.last)
-			}
-		}
-	})
-}
-
-// TestReport_problems checks that invalid fields of a service and of its slices are reported once, until they change.
-func TestReport_problems(t *testing.T) {
-	bad := slice("a", "web", corev1.ProtocolTCP, 0, "10.128.0.5", "172.30.0.77")
-	var r report
-	r.addProblems("EndpointSlice a", endpoints.NewSlice(bad, netip.MustParsePrefix("172.30.0.0/16")).Problems)
-	for _, want := range []string{"EndpointSlice a: 2 invalid fields", "172.30.0.77"} {
-		if !strings.Contains(r.invalid, want) {
-			t.Errorf("report: got %q, want %q in it", r.invalid, want)
-		}
-	}
-	if r.limits != [limits]bool{} {
-		t.Errorf("limits of the node: got %v, want none", r.limits)
 	}
 }

@@ -17,9 +17,11 @@ type claim struct {
 	at       netip.AddrPort // without an address for node ports
 }
 
-// claims are the services that have each claim. One of them gets its packets. Most claims have one service.
+// claims are the services that have each claim. One of them, the holder, gets its packets. Most claims have one service. Tenants choose external IPs, so a claim may
+// have very many: only a holder that leaves requires a look at all.
 type claims struct {
 	services map[claim]map[string]rank // by service
+	holders  map[claim]string          // the first by rank, of equal ranks by name
 	of       map[string][]claim        // by service
 }
 
@@ -35,53 +37,82 @@ func (r rank) compare(other rank) int {
 }
 
 func newClaims() claims {
-	return claims{services: map[claim]map[string]rank{}, of: map[string][]claim{}}
+	return claims{services: map[claim]map[string]rank{}, holders: map[claim]string{}, of: map[string][]claim{}}
 }
 
 // set replaces the claims of a service. It returns the other services that gain or lose a claim by that.
 func (c claims) set(service string, wanted map[claim]rank) (others []string) {
-	before := map[claim]string{}
-	for _, claim := range slices.AppendSeq(slices.Clone(c.of[service]), maps.Keys(wanted)) {
-		before[claim] = c.holder(claim)
+	changed := func(other string) {
+		if other != "" {
+			others = append(others, other)
+		}
 	}
-	for _, claim := range c.of[service] {
-		if delete(c.services[claim], service); len(c.services[claim]) == 0 {
-			delete(c.services, claim)
+	for _, of := range c.of[service] {
+		if _, remains := wanted[of]; !remains {
+			changed(c.remove(of, service))
 		}
 	}
 	delete(c.of, service)
-	for claim, of := range wanted {
-		if c.services[claim] == nil {
-			c.services[claim] = map[string]rank{}
+	for of, at := range wanted {
+		if has, ok := c.services[of][service]; !ok || has != at {
+			changed(c.add(of, service, at))
 		}
-		c.services[claim][service] = of
 	}
 	if len(wanted) > 0 {
 		c.of[service] = slices.Collect(maps.Keys(wanted))
 	}
-	for claim, was := range before {
-		is := c.holder(claim)
-		if was == is {
-			continue
-		}
-		for _, other := range []string{was, is} {
-			if other != "" && other != service {
-				others = append(others, other)
-			}
-		}
-	}
 	return others
 }
 
-// holder returns the service whose claim counts: the first by rank, of equal ranks by name. It returns "" if there is none.
-func (c claims) holder(of claim) (holder string) {
-	for service, rank := range c.services[of] {
-		if holder == "" || cmp.Or(rank.compare(c.services[of][holder]), cmp.Compare(service, holder)) < 0 {
-			holder = service
+// add adds a service to a claim, or changes its rank. It returns the other service that gains or loses the claim, if any.
+func (c claims) add(of claim, service string, at rank) (other string) {
+	if c.services[of] == nil {
+		c.services[of] = map[string]rank{}
+	}
+	c.services[of][service] = at
+	switch holder := c.holders[of]; {
+	case holder == service:
+		if c.holders[of] = c.first(of); c.holders[of] != service {
+			return c.holders[of]
+		}
+	case holder == "" || c.precedes(of, service, holder):
+		c.holders[of] = service
+		return holder
+	}
+	return ""
+}
+
+// remove removes a service from a claim. It returns the other service that gains the claim, if any.
+func (c claims) remove(of claim, service string) (gains string) {
+	delete(c.services[of], service)
+	switch {
+	case len(c.services[of]) == 0:
+		delete(c.services, of)
+		delete(c.holders, of)
+	case c.holders[of] == service:
+		c.holders[of] = c.first(of)
+		return c.holders[of]
+	}
+	return ""
+}
+
+// first returns the service that gets the packets of a claim, which has one.
+func (c claims) first(of claim) (first string) {
+	for service := range c.services[of] {
+		if first == "" || c.precedes(of, service, first) {
+			first = service
 		}
 	}
-	return holder
+	return first
 }
+
+// precedes reports whether a service gets the packets of a claim, and not the other one.
+func (c claims) precedes(of claim, service, other string) bool {
+	return cmp.Or(c.services[of][service].compare(c.services[of][other]), cmp.Compare(service, other)) < 0
+}
+
+// holder returns the service whose claim counts; "": none.
+func (c claims) holder(of claim) string { return c.holders[of] }
 
 // claimOf returns the claim of a frontend. ok is false for the cluster IP, which the API server allocates.
 func claimOf(svc *endpoints.Service, f endpoints.Frontend) (_ claim, ok bool) {

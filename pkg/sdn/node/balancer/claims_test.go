@@ -295,6 +295,12 @@ func TestClaims(t *testing.T) {
 			}
 		}
 	}
+	for name := range model {
+		c.set(name, nil)
+	}
+	if len(c.services)+len(c.holders)+len(c.of) > 0 {
+		t.Errorf("without services: got %v, want no claims", c)
+	}
 }
 
 // TestRank: an external IP does not take the packets of another service's load balancer, however old it is.
@@ -311,7 +317,9 @@ func TestRank(t *testing.T) {
 
 // TestBalancer_usable: what a service may not take has no frontends, and a service of very many has the first.
 func TestBalancer_usable(t *testing.T) {
-	b := &Balancer{node: pipeline.Node{ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"), ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}}}
+	b := &Balancer{node: pipeline.Node{
+		ServiceNetwork: netip.MustParsePrefix("172.30.0.0/16"), ClusterNetworks: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/14")}, VXLANPort: 4789,
+	}}
 	count := func(change func(*corev1.ServiceSpec)) (external int, reported [limits]bool) {
 		var found report
 		for _, f := range b.usable(endpoints.NewService(service(change)), &found) {
@@ -331,6 +339,9 @@ func TestBalancer_usable(t *testing.T) {
 		"UDP port of clients": {func(s *corev1.ServiceSpec) {
 			s.ExternalIPs, s.Ports[0].Port, s.Ports[1].Port = []string{"198.51.100.10"}, 40000, 40000
 		}, 1, [limits]bool{limitClientPort: true}},
+		"port of VXLAN": {func(s *corev1.ServiceSpec) {
+			s.Type, s.ExternalIPs, s.Ports[0].Port, s.Ports[1].Port, s.Ports[1].NodePort = corev1.ServiceTypeNodePort, []string{"198.51.100.10"}, 4789, 4789, 4789
+		}, 1, [limits]bool{limitTunnel: true}}, // TCP is no VXLAN
 		"very many": {func(s *corev1.ServiceSpec) {
 			for i := range 250 {
 				s.ExternalIPs = append(s.ExternalIPs, fmt.Sprint("198.51.100.", i))

@@ -93,11 +93,16 @@ func (b *Balancer) usable(svc *endpoints.Service, found *report) (usable []front
 
 // isUsable reports whether packets to a frontend may be sent to its service, and the limit if they may not. An address of the pod network is that of a pod or node,
 // one of the service network the cluster IP of another service. The API server's address and port would give a tenant the nodes' connections to it. UDP has no flag
-// by which replies of a pod differ from packets that open connections: a service may not take those to ports of clients.
+// by which replies of a pod differ from packets that open connections: a service may not take those to ports of clients. The host must not translate VXLAN,
+// which an external IP that is a node's address would have it do.
 func (b *Balancer) isUsable(svc *endpoints.Service, f endpoints.Frontend) (limit, bool) {
 	isTCP := svc.Ports[f.Of].Protocol == corev1.ProtocolTCP
 	switch {
-	case f.Kind == endpoints.ClusterIP || f.Kind == endpoints.NodePort:
+	case f.Kind == endpoints.ClusterIP:
+		return 0, true
+	case svc.Ports[f.Of].Protocol == corev1.ProtocolUDP && f.Port == b.node.VXLANPort:
+		return limitTunnel, false
+	case f.Kind == endpoints.NodePort:
 		return 0, true
 	case isTCP && slices.Contains(b.reserved, netip.AddrPortFrom(f.Addr, f.Port)),
 		b.node.ServiceNetwork.Contains(f.Addr), slices.ContainsFunc(b.node.ClusterNetworks, func(p netip.Prefix) bool { return p.Contains(f.Addr) }):
@@ -114,9 +119,14 @@ type portEndpoints struct {
 }
 
 // portEndpoints returns the endpoints of each port of a service, which its frontends share.
-func (b *Balancer) portEndpoints(selected endpoints.Selection) []portEndpoints {
+func (b *Balancer) portEndpoints(selected endpoints.Selection, found *report) []portEndpoints {
 	ports := make([]portEndpoints, len(selected.Ports))
 	for i, port := range selected.Ports {
+		for _, all := range [][]endpoints.Target{port.Internal.Endpoints, port.ShortCircuit.Endpoints, port.External.Endpoints} {
+			if len(all) > pipeline.MaxEndpoints && !slices.ContainsFunc(all, func(t endpoints.Target) bool { return !t.Local }) {
+				found.limits[limitLocal] = true
+			}
+		}
 		ports[i] = portEndpoints{b.addrs(port.Internal), b.addrs(port.ShortCircuit), b.addrs(port.External)}
 	}
 	return ports

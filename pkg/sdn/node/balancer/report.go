@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/endpoints"
@@ -30,7 +31,9 @@ type limit int
 const (
 	limitAddress limit = iota
 	limitClientPort
+	limitTunnel
 	limitNumber
+	limitLocal
 	limitConflict
 	limitSources
 	limitSCTP
@@ -46,6 +49,11 @@ func (l limit) String() string {
 			"correct spec.externalIPs or status.loadBalancer"
 	case limitClientPort:
 		return "an external IP with a UDP or SCTP port above 32767 is not served, since replies to clients use these ports; use a lower port"
+	case limitTunnel:
+		return "the UDP port of an external IP, of an address of a load balancer or of a node port is that of VXLAN, and is not served; use another port"
+	case limitLocal:
+		return fmt.Sprintf("all endpoints of a port are on this node, and it uses only %d of them; distribute the pods over more nodes or several services",
+			pipeline.MaxEndpoints)
 	case limitNumber:
 		return fmt.Sprintf("the service has more than %d external addresses, each with a port, and node ports, and the others are not served; "+
 			"distribute the ports over several services", maxExternal)
@@ -115,7 +123,7 @@ func (r *report) limitAffine(frontends []pipeline.Frontend) {
 	}
 }
 
-// report reports what has changed since the last report of the service. It logs each limit of each service, and requests an Event about the limit.
+// report reports what has changed since the last report of the service. It logs each limit of each service, as far as newLogs permits, and requests an Event about the limit.
 func (b *Balancer) report(ctx context.Context, service string, found report) {
 	b.mu.Lock()
 	last := b.reported[service]
@@ -135,15 +143,24 @@ func (b *Balancer) report(ctx context.Context, service string, found report) {
 		}
 	}
 	b.mu.Unlock()
-	log := klog.FromContext(ctx).WithValues("service", service)
+	log := func(message string, keysAndValues ...any) {
+		if b.logs.Allow() {
+			klog.FromContext(ctx).Info(message, append([]any{"service", service, "omittedBefore", b.omitted.Swap(0)}, keysAndValues...)...)
+		} else {
+			b.omitted.Add(1)
+		}
+	}
 	for _, l := range added {
-		log.Info("Part of the Service is not supported on this node", "reason", l)
+		log("Part of the Service is not supported on this node", "reason", l)
 		b.limits[l].Trigger()
 	}
 	if found.invalid != "" && found.invalid != last.invalid {
-		log.Info("Ignored invalid fields of the Service", "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
+		log("Ignored invalid fields of the Service", "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
 	}
 }
+
+// newLogs returns the limit of log lines about services, which tenants write.
+func newLogs() *rate.Limiter { return rate.NewLimiter(1, 1000) }
 
 // newLimits creates a runner for each limit: an Event about one does not delay that about another.
 func (b *Balancer) newLimits() {

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/ovsdn/ovsdn/pkg/ovs"
+	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
 
 // Limits of one list. For each zone Open vSwitch searches all connections.
@@ -23,14 +24,15 @@ type connectionList struct {
 }
 
 // add selects a connection that is not valid. One without ports, or of SCTP, can't be flushed alone from the kernel's tracker: its whole zone is flushed,
-// and the zone's other connections pass replies only after a packet of the side that opened them.
+// and the zone's other connections pass replies only after a packet of the side that opened them. In a zone of all hosts outside it remains until it expires:
+// one client must not end the connections of the others.
 func (l *connectionList) add(c ovs.Connection) {
 	if l.isReplaceable(c) || !l.orphaned(c) && (l.invalid == nil || !l.invalid(c)) {
 		return
 	}
 	_, whole := l.zones[c.Zone]
 	switch {
-	case whole:
+	case whole, !c.CanFlush() && pipeline.IsOfHostsOutside(c.Zone):
 	case c.CanFlush() && len(l.selected) < maxConnections:
 		l.selected = append(l.selected, c.Filter())
 	case !c.CanFlush() && len(l.zones) < maxZones:

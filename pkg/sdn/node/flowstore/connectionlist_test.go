@@ -80,6 +80,21 @@ func TestConnectionList_zones(t *testing.T) {
 	}
 }
 
+// One client outside must not end the connections of the others by one that Open vSwitch can't flush alone, such as UDP from port 0.
+func TestConnectionList_zonesOfHostsOutside(t *testing.T) {
+	for _, zone := range []uint16{0x4000, 0x2000} {
+		l := newConnectionList(all)
+		l.add(tracked(zone, protoUDP, "192.0.2.1:0", "172.30.0.10:53"))
+		l.add(tracked(zone, protoSCTP, "192.0.2.1:1000", "172.30.0.10:9"))
+		if len(l.selected) != 0 || l.more {
+			t.Errorf("zone %#x: got %v selected, another list is needed: %t; want none", zone, l.selected, l.more)
+		}
+		if l.add(tracked(zone, protoUDP, "192.0.2.1:1000", "172.30.0.10:53")); len(l.selected) != 1 {
+			t.Errorf("zone %#x: a connection that can be flushed alone is not selected", zone)
+		}
+	}
+}
+
 // The memory of a list is bounded.
 func TestConnectionList_manyConnections(t *testing.T) {
 	tier.Parallel(t)

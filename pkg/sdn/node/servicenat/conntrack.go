@@ -34,10 +34,10 @@ func (all changedKeys) add(k key, old, current *Frontend) {
 }
 
 // flushUDP deletes connections of UDP that the rules would translate to another address. A client that sends continuously would retain its previous entry. Without the
-// node's addresses, which distinguish node ports, the next round flushes.
+// node's addresses, which distinguish node ports, the next round flushes, as it does soon after a flush: each lists the host's whole conntrack table.
 func (w *writer) flushUDP(ctx context.Context, changed changedKeys) {
 	maps.Copy(w.unflushed, changed)
-	if len(w.unflushed) == 0 {
+	if len(w.unflushed) == 0 || w.now().Before(w.flushAt) {
 		return
 	}
 	const message, effect = "Failed to flush UDP connections of services", "clients that send continuously do not reach changed services"
@@ -49,9 +49,11 @@ func (w *writer) flushUDP(ctx context.Context, changed changedKeys) {
 		return
 	}
 	changed, w.unflushed = w.unflushed, changedKeys{}
+	started := w.now()
 	if err := w.flush(w.stale(changed, local)); err != nil {
 		klog.FromContext(ctx).Error(err, message, "effect", effect)
 	}
+	w.flushAt = w.now().Add(max(minFlushInterval, flushShare*w.now().Sub(started)))
 }
 
 // stale returns a filter of connections to the changed frontends whose translation differs. Those that other programs have translated remain, and those that the rules

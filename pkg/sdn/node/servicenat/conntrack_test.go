@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostconntrack"
 	"github.com/ovsdn/ovsdn/test/await"
 )
 
@@ -80,6 +81,8 @@ func TestTranslator_flushUDP(t *testing.T) {
 				f.set("b", append(frontends, nodePort(2, forward))...) // the same UDP
 				want(1, tc.added)
 				f.set("b")
+				time.Sleep(minFlushInterval) //nolint:forbidigo // of the bubble
+				synctest.Wait()
 				want(2, tc.deleted)
 			})
 		})
@@ -103,6 +106,8 @@ func TestTranslator_flushUDPOfNodePort(t *testing.T) {
 			flushed   bool
 		}{{[]Frontend{own}, true}, {[]Frontend{udp(nodePort(80, reject))}, true}, {[]Frontend{own}, true}, {nil, false}} {
 			f.set("b", step.frontends...)
+			time.Sleep(minFlushInterval) //nolint:forbidigo // of the bubble
+			synctest.Wait()
 			if got := f.flushes[len(f.flushes)-1].MatchConntrackFlow(flow); got != step.flushed || len(f.flushes) != i+2 {
 				t.Errorf("step %d: got %t in %d flushes, want %t", i, got, len(f.flushes), step.flushed)
 			}
@@ -127,6 +132,41 @@ func TestTranslator_flushUDPOfNodePortElsewhere(t *testing.T) {
 			}
 			if got := f.flushes[0].MatchConntrackFlow(flow); got != want {
 				t.Errorf("to %s: got flushed %t, want %t", addr, got, want)
+			}
+		})
+	}
+}
+
+// Each flush lists the host's whole conntrack table: an endpoint that flaps causes few of them, and the last change counts.
+func TestTranslator_flushUDPInterval(t *testing.T) {
+	for took, want := range map[time.Duration]int{0: 6, 200 * time.Millisecond: 3} { // in five seconds
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture()
+			flush := f.flush
+			f.flush = func(match hostconntrack.Filter) error {
+				time.Sleep(took) //nolint:forbidigo // of the bubble
+				return flush(match)
+			}
+			f.start(t)
+			for i := range 500 {
+				verdict := forward
+				if i%2 == 1 {
+					verdict = reject
+				}
+				f.set("a", udp(nodePort(1, verdict)))
+				time.Sleep(10 * time.Millisecond) //nolint:forbidigo // of the bubble
+			}
+			if len(f.flushes) > want {
+				t.Errorf("flushes that take %s: got %d, want at most %d", took, len(f.flushes), want)
+			}
+			time.Sleep(3 * time.Second) //nolint:forbidigo // of the bubble
+			synctest.Wait()
+			translated := &netlink.ConntrackFlow{
+				Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP(clientIP), DstIP: net.ParseIP(nodeIP), DstPort: 1},
+				Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP("172.30.0.10"), SrcPort: 80},
+			}
+			if !f.flushes[len(f.flushes)-1].MatchConntrackFlow(translated) {
+				t.Error("the last flush does not match a connection of the last change")
 			}
 		})
 	}

@@ -23,6 +23,10 @@ const (
 	minBackoff = time.Second
 	maxBackoff = time.Minute
 
+	// minFlushInterval is between two flushes of connections, which take at most one of flushShare parts of the time.
+	minFlushInterval = time.Second
+	flushShare       = 10
+
 	// nftTimeout is the time for all runs of nft of one round.
 	nftTimeout = time.Minute
 )
@@ -57,7 +61,8 @@ type writer struct {
 	backoff time.Duration       // after the last failure
 	failure reconcile.LastError // reported by an Event
 
-	unflushed    changedKeys         // whose connections are flushed once the node's addresses can be listed
+	unflushed    changedKeys // whose connections are flushed from flushAt on, once the node's addresses can be listed
+	flushAt      time.Time
 	addrsFailure reconcile.LastError // of the list of the node's addresses
 
 	checkAt    time.Time
@@ -85,7 +90,11 @@ func (w *writer) round(ctx context.Context) time.Duration {
 		return w.backoff
 	}
 	w.backoff = 0
-	return max(0, w.checkAt.Sub(w.now()))
+	next := w.checkAt
+	if len(w.unflushed) > 0 && w.flushAt.After(w.now()) && w.flushAt.Before(next) {
+		next = w.flushAt
+	}
+	return max(0, next.Sub(w.now()))
 }
 
 // sync writes what differs between the table and the desired state.
