@@ -32,9 +32,9 @@ done
 for ((i = 1; i < $#; i += 2)); do
   tests=$((i + 1))
   # shellcheck disable=SC2016 # these are the guest's variables
-  bin/kernel/vmrun --memory 3072 --timeout 30m --env OVSDN_DATAPATH=system -- bash -euc '
+  bin/kernel/vmrun --memory 3072 --timeout 60m --env OVSDN_DATAPATH=system -- bash -euc '
     uname -sr
     modprobe tun # the userspace datapath needs it: the agent of test/cni runs on that
     cd "$1"
-    "$OLDPWD/bin/kernel/$1.test" -test.v -test.timeout=28m -test.run="$2"' - "${!i}" "${!tests}"
+    "$OLDPWD/bin/kernel/$1.test" -test.v -test.timeout=58m -test.run="$2"' - "${!i}" "${!tests}"
 done
