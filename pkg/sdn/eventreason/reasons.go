@@ -62,11 +62,12 @@ const (
 	ServiceNetworkMismatch = "ServiceNetworkMismatch"
 
 	// Warning on Node: with --service-proxy=ovs, a part of a service has no effect on this node: external IPs and load balancer addresses in the pod or service
-	// network, with the API server's address and port, with UDP or SCTP ports above 32767 (external IPs), or beyond 1,024 of a service; these and node ports that
-	// another service has, too, and gets; these and node ports for other clients than pods, if the host lacks nftables; load balancer addresses without an IPv4 source
+	// network, with the API server's address and port, with UDP or SCTP ports above 32767 (external IPs), with VXLAN's UDP port, or beyond 1,024 of a service; more than
+	// 256 endpoints of a port where the node may use only those on itself; external IPs, load balancer addresses and node ports that
+	// another service has, too, and gets; these for other clients than pods, if the host lacks nftables (an Event of its own); load balancer addresses without an IPv4 source
 	// range, or whose ranges would need more than 4,096 flows of a service, which are closed; SCTP ports on the userspace datapath; session affinity timeouts above
 	// 65,535 s, and affinity of more than 8,192 combinations of address, port and endpoint of a service. One Event for each of these names one of the services and their
-	// number, at most once in ten minutes; the agent's log names each service.
+	// number, at most once in ten minutes; the agent's log names each service, up to 1,000 at once and one per second.
 	ServiceLimited = "ServiceLimited"
 
 	// Warning on Node: with --service-proxy=ovs, net.ipv4.ip_local_port_range of the host begins below 32768. Replies to the node's own connections from lower ports

@@ -94,8 +94,10 @@ func (n *nodeNetwork) newServiceNAT(ctx context.Context) (*servicenat.Translator
 	err := servicenat.Supported(ctx)
 	switch {
 	case errors.Is(err, servicenat.ErrUnsupported):
-		n.agent.reporter.Warn(eventreason.ServiceLimited, fmt.Errorf("node ports, external IPs and addresses of load balancers work for pods only, and node ports at the pod's "+
-			"own node only; programs bound to the node's own IP reach no pods of other nodes by services; port 10256 answers 503: %w", err))
+		err = fmt.Errorf("node ports, external IPs and addresses of load balancers work for pods only, and node ports at the pod's own node only; programs bound to the "+
+			"node's own IP reach no pods of other nodes by services; health checks of load balancers get 503: %w", err)
+		klog.FromContext(ctx).Error(err, "Host does not support service rules")
+		n.agent.reporter.Warn(eventreason.ServiceLimited, err)
 		return nil, servicenat.Remove(ctx) // those of a previous agent
 	case err != nil:
 		return nil, fmt.Errorf("find out whether the host supports rules of services: %w", err)

@@ -12,8 +12,12 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/ovsdn/ovsdn/pkg/sdn/eventreason"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/balancer"
+	"github.com/ovsdn/ovsdn/pkg/sdn/node/nodestatus"
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/servicenat"
 	"github.com/ovsdn/ovsdn/pkg/sdn/pipeline"
 )
@@ -38,8 +42,15 @@ func TestNewServiceNAT(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(nft), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			n := &nodeNetwork{agent: &agent{}, node: pipeline.Node{Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}}}
+			client := fake.NewClientset()
+			reporter := nodestatus.NewReporter(t.Context(), client, "node1")
+			n := &nodeNetwork{agent: &agent{reporter: reporter}, node: pipeline.Node{Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/23")}}}
 			host, err := n.newServiceNAT(t.Context())
+			reporter.Stop() // writes what is queued
+			events, listErr := client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
+			if limited := len(events.Items) > 0 && events.Items[0].Reason == eventreason.ServiceLimited; listErr != nil || limited != tc.removes {
+				t.Errorf("got Events %v, %v; want one of %s: %t", events.Items, listErr, eventreason.ServiceLimited, tc.removes)
+			}
 			if (host != nil) != tc.host || (err != nil) != tc.fails {
 				t.Errorf("got %v and error %v, want rules: %t, an error: %t", host, err, tc.host, tc.fails)
 			}

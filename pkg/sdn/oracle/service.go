@@ -123,12 +123,16 @@ func isProxied(svc *corev1.Service) bool {
 	return !other && svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP != corev1.ClusterIPNone
 }
 
+const vxlanPort = 4789
+
 // kindAt returns which address of the Service's port the connection goes to. Pods reach node ports of their own node only: to other nodes they are packets to these.
 func (c *Cluster) kindAt(svc *corev1.Service, port corev1.ServicePort, conn ServiceConnection) (kind frontendKind, ok bool) {
 	addr, number := conn.To.Addr(), int32(conn.To.Port())
 	switch {
 	case number == port.Port && addr.String() == svc.Spec.ClusterIP:
 		return clusterIP, true
+	case port.Protocol == corev1.ProtocolUDP && number == vxlanPort:
+		return 0, false // "No service has UDP ports equal to VXLAN's"
 	case port.NodePort != 0 && number == port.NodePort && slices.Contains(c.NodeAddrs[conn.At], addr):
 		return nodePort, true
 	case number != port.Port || c.ServiceNetwork.Contains(addr) || contained(c.PodNetworks, addr):

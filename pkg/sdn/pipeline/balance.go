@@ -16,8 +16,8 @@ import (
 
 // The first zones of NAT. The low zoneBits bits of a zone are those of the client's address, a pod of this node or tun0.
 const (
-	zoneHairpin = 0x2000 // the other source of clients that reach themselves, and of the node that reaches hosts, through a service; this one: of hosts outside
-	zoneNAT     = 0x4000 // the endpoints of connections to services; this one: of those from hosts outside
+	zoneHairpin = 0x2000 // the other source of clients that reach themselves, and of the node that reaches hosts, through a service; the zone with exactly this number has those of hosts outside
+	zoneNAT     = 0x4000 // the endpoints of connections to services; the zone with exactly this number has those from hosts outside
 )
 
 // Sources of packets that a service sends back to their sender, which would drop its own address as the source. Link-local addresses are not

@@ -142,7 +142,8 @@ func explainTranslation(table int) string {
 	case tableReject:
 		return "the service has no endpoints, and the packet could not be rejected: the conntrack zone of the client is full (ovs-appctl dpctl/ct-get-limits)"
 	}
-	return "the destination could not be translated to an endpoint: the conntrack zone of the client is full (ovs-appctl dpctl/ct-get-limits)"
+	return "the destination could not be translated to an endpoint: the conntrack zone of the client is full (ovs-appctl dpctl/ct-get-limits), or the packet is " +
+		"invalid, such as a FIN or RST of a connection that conntrack no longer has"
 }
 
 // explainOther explains the drops of DropOther.

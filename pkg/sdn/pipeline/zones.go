@@ -52,7 +52,7 @@ const (
 	ZoneNAT     ZoneClass = "nat"     // translated connections to services
 
 	ZoneNATOutside        ZoneClass = "nat-outside"        // translated connections of all hosts outside to services
-	ZoneMasqueradeOutside ZoneClass = "masquerade-outside" // those of them whose source is translated, too
+	ZoneMasqueradeOutside ZoneClass = "masquerade-outside" // those of them to endpoints that are no pods of this node
 
 	ZoneEgressIP ZoneClass = "egress-ip" // connections to outside with egress IPs that this node hosts
 )

@@ -76,7 +76,7 @@ func newNodeCollector(m *Metrics) *nodeCollector {
 
 		ctEntries:       gauge("ovsdn_conntrack_entries", "Entries of the conntrack table, which the host shares with the kernel datapath."),
 		ctLimit:         gauge("ovsdn_conntrack_entries_limit", "Maximum number of entries of the conntrack table."),
-		zoneEntries:     gauge("ovsdn_conntrack_zone_entries", "Entries in the zones of pods, by class of zones: opener (opened by the pod), target (opened to the pod from outside of the node), hairpin (of clients that reach themselves through services), nat (connections through services), nat-outside (connections of all hosts outside through services), masquerade-outside (those of them to other nodes), egress-ip (of pods of all nodes, with an egress IP of this node as their source).", "class"),
+		zoneEntries:     gauge("ovsdn_conntrack_zone_entries", "Entries in the zones of pods, by class of zones: opener (opened by the pod), target (opened to the pod from outside of the node), hairpin (of clients that reach themselves through services), nat (connections through services), nat-outside (connections of all hosts outside through services), masquerade-outside (those of them to endpoints that are no pods of this node), egress-ip (of pods of all nodes, with an egress IP of this node as their source).", "class"),
 		zoneFullest:     gauge("ovsdn_conntrack_fullest_zone_entries", "Entries of the zone with the most entries, by class of zones.", "class"),
 		zoneFullestPart: gauge("ovsdn_conntrack_fullest_zone_ratio", "Highest ratio of a zone's entries to its limit, by class of zones.", "class"),
 	}

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -77,8 +75,7 @@ type Balancer struct {
 	follow   func(key string, svc *endpoints.Service, localReady int)
 	loop     *reconcile.Loop
 	limits   [limits]*reconcile.Runner // of reportLimit
-	logs     *rate.Limiter
-	omitted  atomic.Int64 // log lines since the last one
+	logs     *logs
 
 	mu       sync.Mutex
 	zone     string           // of this node

@@ -18,7 +18,7 @@ type claim struct {
 }
 
 // claims are the services that have each claim. One of them, the holder, gets its packets. Most claims have one service. Tenants choose external IPs, so a claim may
-// have very many: only a holder that leaves requires a look at all.
+// have very many: only a holder that leaves, or gets a worse rank, requires a look at all.
 type claims struct {
 	services map[claim]map[string]rank // by service
 	holders  map[claim]string          // the first by rank, of equal ranks by name
@@ -69,8 +69,10 @@ func (c claims) add(of claim, service string, at rank) (other string) {
 	if c.services[of] == nil {
 		c.services[of] = map[string]rank{}
 	}
+	before, holder := c.services[of][service], c.holders[of]
 	c.services[of][service] = at
-	switch holder := c.holders[of]; {
+	switch {
+	case holder == service && at.compare(before) <= 0:
 	case holder == service:
 		if c.holders[of] = c.first(of); c.holders[of] != service {
 			return c.holders[of]

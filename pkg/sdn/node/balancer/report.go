@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -52,10 +53,11 @@ func (l limit) String() string {
 	case limitTunnel:
 		return "the UDP port of an external IP, of an address of a load balancer or of a node port is that of VXLAN, and is not served; use another port"
 	case limitLocal:
-		return fmt.Sprintf("all endpoints of a port are on this node, and it uses only %d of them; distribute the pods over more nodes or several services",
+		return fmt.Sprintf("the node may use only endpoints on itself for a port, as with a traffic policy of Local, and uses %d of them; distribute the pods over more "+
+			"nodes or several services",
 			pipeline.MaxEndpoints)
 	case limitNumber:
-		return fmt.Sprintf("the service has more than %d external addresses, each with a port, and node ports, and the others are not served; "+
+		return fmt.Sprintf("the service has more than %d node ports and combinations of external address and port, and the others are not served; "+
 			"distribute the ports over several services", maxExternal)
 	case limitConflict:
 		return "another service has the same external address and port, or node port, and gets its packets: it has the address from a load balancer, or is older; " +
@@ -123,7 +125,8 @@ func (r *report) limitAffine(frontends []pipeline.Frontend) {
 	}
 }
 
-// report reports what has changed since the last report of the service. It logs each limit of each service, as far as newLogs permits, and requests an Event about the limit.
+// report reports what has changed since the last report of the service. It logs each limit of each service, as far as limitedLog permits, and requests an Event
+// about the limit.
 func (b *Balancer) report(ctx context.Context, service string, found report) {
 	b.mu.Lock()
 	last := b.reported[service]
@@ -143,24 +146,36 @@ func (b *Balancer) report(ctx context.Context, service string, found report) {
 		}
 	}
 	b.mu.Unlock()
-	log := func(message string, keysAndValues ...any) {
-		if b.logs.Allow() {
-			klog.FromContext(ctx).Info(message, append([]any{"service", service, "omittedBefore", b.omitted.Swap(0)}, keysAndValues...)...)
-		} else {
-			b.omitted.Add(1)
-		}
-	}
 	for _, l := range added {
-		log("Part of the Service is not supported on this node", "reason", l)
+		b.logs.limits.info(ctx, "Part of the Service is not supported on this node", "service", service, "reason", l)
 		b.limits[l].Trigger()
 	}
 	if found.invalid != "" && found.invalid != last.invalid {
-		log("Ignored invalid fields of the Service", "fields", found.invalid, "action", "correct the Service or its EndpointSlices")
+		b.logs.invalid.info(ctx, "Ignored invalid fields of the Service", "service", service, "fields", found.invalid,
+			"action", "correct the Service or its EndpointSlices")
 	}
 }
 
-// newLogs returns the limit of log lines about services, which tenants write.
-func newLogs() *rate.Limiter { return rate.NewLimiter(1, 1000) }
+// logs are the log lines about services, which tenants can cause.
+type logs struct{ limits, invalid limitedLog }
+
+func newLogs() *logs { return &logs{newLimitedLog(), newLimitedLog()} }
+
+// limitedLog writes at most 1,000 lines at once, and one per second.
+type limitedLog struct {
+	*rate.Limiter
+	omitted *atomic.Int64 // lines since the last one
+}
+
+func newLimitedLog() limitedLog { return limitedLog{rate.NewLimiter(1, 1000), &atomic.Int64{}} }
+
+func (l limitedLog) info(ctx context.Context, message string, keysAndValues ...any) {
+	if !l.Allow() {
+		l.omitted.Add(1)
+		return
+	}
+	klog.FromContext(ctx).Info(message, append(keysAndValues, "omittedBefore", l.omitted.Swap(0))...)
+}
 
 // newLimits creates a runner for each limit: an Event about one does not delay that about another.
 func (b *Balancer) newLimits() {

@@ -17,7 +17,7 @@ type check struct {
 	uid             types.UID
 	port            uint16
 
-	sync     nodeSync
+	sync     *nodeSync
 	local    atomic.Int64 // ready endpoints on this node
 	failures int          // to open the port; only the worker of the Service uses it
 }
@@ -33,8 +33,8 @@ type answer struct {
 }
 
 // ServeHTTP answers each request alike.
-func (c *check) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	a := answer{LocalEndpoints: c.local.Load(), ServiceProxyHealthy: c.sync.state().err == nil}
+func (c *check) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a := answer{LocalEndpoints: c.local.Load(), ServiceProxyHealthy: c.sync.state(r.Context()).err == nil}
 	a.Service.Namespace, a.Service.Name = c.namespace, c.name
 	w.Header().Set(endpointWeight, strconv.FormatInt(a.LocalEndpoints, 10))
 	reply(w, a.LocalEndpoints > 0 && a.ServiceProxyHealthy, a)

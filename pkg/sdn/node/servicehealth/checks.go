@@ -8,7 +8,6 @@ import (
 	"net"
 	"strconv"
 	"sync"
-	"time"
 
 	"k8s.io/klog/v2"
 
@@ -35,7 +34,7 @@ type Options struct {
 // Checks has an HTTP server for each Service with a healthCheckNodePort.
 type Checks struct {
 	nodeName string
-	sync     nodeSync
+	sync     *nodeSync
 	events   Events
 	limits   *connectionlimit.Limiter
 	loop     *reconcile.Loop
@@ -56,7 +55,7 @@ type openPort struct {
 // New returns Checks without Services.
 func New(o Options) *Checks {
 	c := &Checks{
-		nodeName: o.NodeName, sync: nodeSync{flows: o.Flows, rules: o.Rules, now: time.Now}, events: o.Events, listen: listenTCP, limits: newLimiter(),
+		nodeName: o.NodeName, sync: newNodeSync(o.Flows, o.Rules), events: o.Events, listen: listenTCP, limits: newLimiter(),
 		wanted: map[string]*check{}, ports: map[string]openPort{},
 	}
 	c.loop = reconcile.New("service health checks", c.reconcile)

@@ -34,11 +34,10 @@ type NodeServerOptions struct {
 // NodeServer answers at /healthz whether load balancers should use the node, and at /livez whether it is in sync with the services.
 type NodeServer struct {
 	address     string
-	sync        nodeSync
+	sync        *nodeSync
 	eligibility *eligibility
 	events      NodeEvents
 	last        reconcile.LastError // of the server
-	unhealthy   reconcile.LastError // of the answers
 
 	listen func(ctx context.Context, address string) (net.Listener, error) // replaced in tests
 }
@@ -49,7 +48,7 @@ func NewNodeServer(o NodeServerOptions) (*NodeServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &NodeServer{address: o.Address, sync: nodeSync{flows: o.Flows, rules: o.Rules, now: time.Now}, eligibility: e, events: o.Events, listen: listenTCP}, nil
+	return &NodeServer{address: o.Address, sync: newNodeSync(o.Flows, o.Rules), eligibility: e, events: o.Events, listen: listenTCP}, nil
 }
 
 // Run serves until the context ends. It tries again after failures, and reports each that differs from the previous one: the network of pods does not depend on it.
@@ -82,7 +81,7 @@ func (n *NodeServer) serve(ctx context.Context) error {
 		return err
 	}
 	failed := make(chan error, 1)
-	s := serve(listener, newLimiter(), n.handler(klog.FromContext(ctx)), func(err error) { failed <- err })
+	s := serve(listener, newLimiter(), n.handler(), func(err error) { failed <- err })
 	defer s.close()
 	n.last.Set(nil)
 	select {
@@ -100,24 +99,19 @@ type nodeHealth struct {
 	NodeEligible *bool     `json:"nodeEligible,omitempty"`
 }
 
-func (n *NodeServer) handler(log klog.Logger) http.Handler {
+func (n *NodeServer) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		eligible := n.eligibility.eligible.Load()
-		n.answer(log, w, &eligible)
+		n.answer(w, r, &eligible)
 	})
-	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { n.answer(log, w, nil) })
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, r *http.Request) { n.answer(w, r, nil) })
 	return mux
 }
 
-// answer answers with the state of the node and, unless it is nil, whether the node is eligible. It logs when the state changes.
-func (n *NodeServer) answer(log klog.Logger, w http.ResponseWriter, eligible *bool) {
-	state := n.sync.state()
-	if previous := n.unhealthy.Get(); n.unhealthy.Set(state.err) {
-		log.Info("Answering health checks of load balancers with 503", "reason", state.err)
-	} else if previous != nil && state.err == nil {
-		log.Info("Answering health checks of load balancers with 200 again")
-	}
+// answer answers with the state of the node and, unless it is nil, whether the node is eligible.
+func (n *NodeServer) answer(w http.ResponseWriter, r *http.Request, eligible *bool) {
+	state := n.sync.state(r.Context())
 	healthy := state.err == nil && (eligible == nil || *eligible)
 	a := nodeHealth{LastUpdated: state.updated.UTC(), CurrentTime: state.at.UTC(), NodeEligible: eligible}
 	if healthy { // as kube-proxy: the node has now what the objects require

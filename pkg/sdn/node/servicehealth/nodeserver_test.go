@@ -184,7 +184,7 @@ func TestNodeServer_portInUse(t *testing.T) {
 		attempts, events := 0, &fixture{T: t}
 		inUse := &net.OpError{Op: "listen", Net: "tcp", Err: unix.EADDRINUSE}
 		n := &NodeServer{
-			address: DefaultAddress, events: events, sync: nodeSync{flows: events, now: time.Now}, eligibility: &eligibility{},
+			address: DefaultAddress, events: events, sync: newNodeSync(events, nil), eligibility: &eligibility{},
 			listen: func(context.Context, string) (net.Listener, error) {
 				if attempts++; attempts != 3 {
 					return nil, inUse

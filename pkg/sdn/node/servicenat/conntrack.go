@@ -34,26 +34,39 @@ func (all changedKeys) add(k key, old, current *Frontend) {
 }
 
 // flushUDP deletes connections of UDP that the rules would translate to another address. A client that sends continuously would retain its previous entry. Without the
-// node's addresses, which distinguish node ports, the next round flushes, as it does soon after a flush: each lists the host's whole conntrack table.
+// node's addresses, which distinguish node ports, and soon after a flush, a later round flushes: each lists the host's whole conntrack table.
 func (w *writer) flushUDP(ctx context.Context, changed changedKeys) {
 	maps.Copy(w.unflushed, changed)
-	if len(w.unflushed) == 0 || w.now().Before(w.flushAt) {
+	started := w.now()
+	if len(w.unflushed) == 0 || started.Before(w.flushAt) {
 		return
 	}
-	const message, effect = "Failed to flush UDP connections of services", "clients that send continuously do not reach changed services"
 	local, err := w.localAddrs()
-	if isNew := w.addrsFailure.Set(err); isNew {
-		klog.FromContext(ctx).Error(err, message, "effect", effect, "retryAfter", checkPeriod)
+	if err == nil {
+		err = w.flush(w.stale(w.unflushed, local))
+	}
+	ended := w.now()
+	w.flushAt = ended.Add(max(minFlushInterval, flushShare*ended.Sub(started)))
+	if w.flushFailure.Set(err) {
+		klog.FromContext(ctx).Error(err, "Failed to flush UDP connections of services", "effect", "clients that send continuously do not reach changed services",
+			"retryAfter", checkPeriod)
 	}
 	if err != nil {
+		w.flushAt = ended.Add(checkPeriod)
+		if len(w.unflushed) > maxUnflushed { // the kernel may never flush
+			w.unflushed = changedKeys{}
+		}
 		return
 	}
-	changed, w.unflushed = w.unflushed, changedKeys{}
-	started := w.now()
-	if err := w.flush(w.stale(changed, local)); err != nil {
-		klog.FromContext(ctx).Error(err, message, "effect", effect)
+	w.unflushed = changedKeys{}
+}
+
+// invalidate makes the next round replace the table. Until then each frontend may change.
+func (w *writer) invalidate() {
+	for k, f := range w.written {
+		w.unflushed.add(k, f, nil)
 	}
-	w.flushAt = w.now().Add(max(minFlushInterval, flushShare*w.now().Sub(started)))
+	w.written = nil
 }
 
 // stale returns a filter of connections to the changed frontends whose translation differs. Those that other programs have translated remain, and those that the rules

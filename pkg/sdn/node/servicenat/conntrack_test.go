@@ -20,6 +20,7 @@ import (
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/node/hostconntrack"
 	"github.com/ovsdn/ovsdn/test/await"
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
 func udp(f Frontend) Frontend {
@@ -172,6 +173,44 @@ func TestTranslator_flushUDPInterval(t *testing.T) {
 	}
 }
 
+// No failure loses what is to be flushed: neither one of a write that deletes a frontend, nor one of the flush.
+func TestTranslator_flushUDPAfterFailure(t *testing.T) {
+	translated := &netlink.ConntrackFlow{
+		Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP(clientIP), DstIP: net.ParseIP(nodeIP), DstPort: 1},
+		Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP("172.30.0.10"), SrcPort: 80},
+	}
+	for name, fail := range map[string]func(f *fixture, fails bool){
+		"write": func(f *fixture, fails bool) {
+			if f.table.fail(nil); fails {
+				f.table.fail(errors.New("no memory"))
+			}
+		},
+		"flush": func(f *fixture, fails bool) { f.failFlush.Store(fails) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture()
+				f.start(t)
+				f.set("a", udp(nodePort(1, forward)))
+				time.Sleep(time.Minute) //nolint:forbidigo // of the bubble
+				synctest.Wait()
+				before := len(f.flushes)
+				fail(f, true)
+				f.set("a")
+				if len(f.flushes) != before {
+					t.Fatalf("during the failure: got %d flushes, want %d", len(f.flushes), before)
+				}
+				fail(f, false)
+				time.Sleep(time.Minute) //nolint:forbidigo // of the bubble
+				synctest.Wait()
+				if len(f.flushes) != before+1 || !f.flushes[before].MatchConntrackFlow(translated) {
+					t.Errorf("after the failure: got %d flushes, want %d, the last with the connection of the deleted frontend", len(f.flushes), before+1)
+				}
+			})
+		})
+	}
+}
+
 // While the node's addresses can't be listed nothing is flushed, and each failure is logged once. All changes are flushed then.
 func TestTranslator_flushUDPWithoutAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -221,6 +260,20 @@ func TestTranslator_flushUDPWithoutAddresses(t *testing.T) {
 	})
 }
 
+// sendFromPort0 sends UDP with source port 0.
+func sendFromPort0(t *testing.T, client ns.NetNS, to *net.UDPAddr) {
+	t.Helper()
+	must(t, client.Do(func(ns.NetNS) error {
+		conn, err := net.ListenPacket("ip4:udp", clientIP)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.WriteTo(wire.UDP(netip.MustParseAddrPort(clientIP+":0"), to.AddrPort(), nil), &net.IPAddr{IP: to.IP})
+		return err
+	}))
+}
+
 // A client that sends UDP before the service exists, and goes on, reaches it then.
 func TestRules_udp(t *testing.T) {
 	h := newHost(t)
@@ -252,6 +305,21 @@ func TestRules_udp(t *testing.T) {
 	receive(before)
 	h.Set("a", []Frontend{udp(nodePort(30080, forward))})
 	receive(server)
+	sendFromPort0(t, h.client, to)
+	if _, err := client.WriteTo([]byte("last"), to); err != nil {
+		t.Fatal(err)
+	}
+	for message := make([]byte, 100); ; {
+		must(t, server.SetReadDeadline(time.Now().Add(await.PacketTime)))
+		n, from, err := server.ReadFrom(message)
+		must(t, err)
+		if from.String() != clientIP+":5000" {
+			t.Errorf("got a packet from %s, want those of port 0 dropped", from)
+		}
+		if string(message[:n]) == "last" {
+			break
+		}
+	}
 	h.Set("a", nil)
 	receive(before)
 }

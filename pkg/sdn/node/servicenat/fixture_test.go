@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/knftables"
 
@@ -106,6 +108,8 @@ type fixture struct {
 	events  []string // reasons
 	message string   // of the last Event
 	flushes []hostconntrack.Filter
+
+	failFlush atomic.Bool
 }
 
 func testOptions() Options {
@@ -130,6 +134,9 @@ func newFixture() *fixture {
 	f.flush = func(match hostconntrack.Filter) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
+		if f.failFlush.Load() {
+			return unix.ENOBUFS
+		}
 		f.flushes = append(f.flushes, match)
 		return nil
 	}

@@ -111,6 +111,7 @@ func (o Options) chains() []chain {
 		{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority + "-10", received},
 		{"filter-output", knftables.FilterType, knftables.OutputHook, knftables.FilterPriority + "-10", sent},
 		{"forward", knftables.FilterType, knftables.ForwardHook, knftables.ManglePriority, []string{
+			toService + " meta l4proto { tcp, udp } th sport 0 drop", // the switch could flush such a connection with those of all hosts outside only
 			fmt.Sprintf("iifname != %q %s ct status dnat ct original ip daddr != %s ct direction original ip dscp set %d", o.Interface, toService, o.ServiceNetwork, o.ForwardedDSCP),
 		}},
 		{"postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority + "-10", []string{

@@ -27,6 +27,9 @@ const (
 	minFlushInterval = time.Second
 	flushShare       = 10
 
+	// maxUnflushed bounds the frontends that wait for a flush while flushes fail.
+	maxUnflushed = 100_000
+
 	// nftTimeout is the time for all runs of nft of one round.
 	nftTimeout = time.Minute
 )
@@ -61,9 +64,9 @@ type writer struct {
 	backoff time.Duration       // after the last failure
 	failure reconcile.LastError // reported by an Event
 
-	unflushed    changedKeys // whose connections are flushed from flushAt on, once the node's addresses can be listed
+	unflushed    changedKeys // whose connections are flushed from flushAt on
 	flushAt      time.Time
-	addrsFailure reconcile.LastError // of the list of the node's addresses
+	flushFailure reconcile.LastError
 
 	checkAt    time.Time
 	checkDelay time.Duration
@@ -91,7 +94,7 @@ func (w *writer) round(ctx context.Context) time.Duration {
 	}
 	w.backoff = 0
 	next := w.checkAt
-	if len(w.unflushed) > 0 && w.flushAt.After(w.now()) && w.flushAt.Before(next) {
+	if len(w.unflushed) > 0 && !w.paused && w.flushAt.Before(next) {
 		next = w.flushAt
 	}
 	return max(0, next.Sub(w.now()))
@@ -133,7 +136,8 @@ func (w *writer) check(ctx context.Context) error {
 		return err
 	}
 	if lost != "" {
-		w.lost, w.written = lost, nil
+		w.lost = lost
+		w.invalidate()
 		return nil
 	}
 	w.checkDelay = checkPeriod
@@ -172,7 +176,7 @@ func (w *writer) update(ctx context.Context) error {
 	}
 	if tx.NumOperations() > 0 {
 		if err := w.run(ctx, tx); err != nil {
-			w.written = nil // unknown which elements exist
+			w.invalidate() // unknown which elements exist
 			return fmt.Errorf("write service rules: %w", err)
 		}
 	}
