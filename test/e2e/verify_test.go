@@ -171,9 +171,9 @@ func (c *cluster) verifyFaults(t *testing.T, namespaces []string) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Output(t, node, command...)
-			fixture.Eventually(t, fixture.SyncTime, "the difference", find(true))
+			fixture.Eventually(t, fixture.NodeTime, "the difference", find(true))
 			c.Output(t, node, "ovs-ofctl", "-O", "OpenFlow14", "--bundle", "replace-flows", "br0", saved)
-			fixture.Eventually(t, fixture.SyncTime, "no difference", find(false))
+			fixture.Eventually(t, fixture.NodeTime, "no difference", find(false))
 		})
 	}
 }
