@@ -113,9 +113,6 @@ func (c claims) precedes(of claim, service, other string) bool {
 	return cmp.Or(c.services[of][service].compare(c.services[of][other]), cmp.Compare(service, other)) < 0
 }
 
-// holder returns the service whose claim counts; "": none.
-func (c claims) holder(of claim) string { return c.holders[of] }
-
 // claimOf returns the claim of a frontend. ok is false for the cluster IP, which the API server allocates.
 func claimOf(svc *endpoints.Service, f endpoints.Frontend) (_ claim, ok bool) {
 	return claim{protocol(svc.Ports[f.Of].Protocol), netip.AddrPortFrom(f.Addr, f.Port)}, f.Kind != endpoints.ClusterIP

@@ -283,7 +283,7 @@ func TestClaims(t *testing.T) {
 		model[name] = wanted
 		after := holders()
 		for port := range uint16(3) {
-			if got := c.holder(at(port)); got != after[at(port)] {
+			if got := c.holders[at(port)]; got != after[at(port)] {
 				t.Fatalf("holder of port %d: got %q, want %q", port, got, after[at(port)])
 			}
 			if was, is := before[at(port)], after[at(port)]; was != is {
@@ -310,7 +310,7 @@ func TestRank(t *testing.T) {
 	if got := c.set("b/ingress", map[claim]rank{port: {endpoints.LoadBalancer, 2}}); !slices.Equal(got, []string{"a/old"}) {
 		t.Errorf("services to compile again: got %q, want a/old", got)
 	}
-	if got := c.holder(port); got != "b/ingress" {
+	if got := c.holders[port]; got != "b/ingress" {
 		t.Errorf("holder: got %q, want b/ingress", got)
 	}
 }

@@ -48,7 +48,7 @@ func (b *Balancer) claim(key string, svc *endpoints.Service, usable []frontend) 
 	b.mu.Lock()
 	others := b.claims.set(key, wanted)
 	for _, f := range usable {
-		if c, external := claimOf(svc, f.Frontend); !external || b.claims.holder(c) == key {
+		if c, external := claimOf(svc, f.Frontend); !external || b.claims.holders[c] == key {
 			held = append(held, f)
 		}
 	}
@@ -118,7 +118,7 @@ type portEndpoints struct {
 	internal, shortCircuit, external []netip.AddrPort
 }
 
-// portEndpoints returns the endpoints of each port of a service, which its frontends share.
+// portEndpoints returns the endpoints of each port of a service, which its frontends share. found gets limitLocal if a port has too many.
 func (b *Balancer) portEndpoints(selected endpoints.Selection, found *report) []portEndpoints {
 	ports := make([]portEndpoints, len(selected.Ports))
 	for i, port := range selected.Ports {
