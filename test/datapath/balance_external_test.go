@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	goovs "github.com/digitalocean/go-openvswitch/ovs"
 
 	"github.com/ovsdn/ovsdn/pkg/sdn/config"
@@ -89,33 +87,6 @@ func testBalancedExternal(t *testing.T, b *balanced) {
 			}
 		}
 	}
-}
-
-// testBalancedRejectsExternal: without endpoints, connections of pods to external addresses and node ports are refused, whatever egress firewall the pods have, as are
-// further packets of a socket of UDP.
-func testBalancedRejectsExternal(t *testing.T, b *balanced) {
-	node, client := b.Nodes[0], &b.pod(0, 0).Host
-	b.external = []compiled.Frontend{
-		frontend(externalIP(), 80), frontend(externalIP(), 53), frontend(netip.Addr{}, ownNodePort), frontend(netip.Addr{}, ownNodePortUDP),
-	}
-	for i := range b.external {
-		b.external[i].Closed = false
-	}
-	b.denied = true
-	b.install(t)
-	for _, to := range []netip.AddrPort{netip.AddrPortFrom(externalIP(), 80), netip.AddrPortFrom(node.VTEP, ownNodePort), netip.AddrPortFrom(node.Addr, ownNodePort)} {
-		if err := dialError(t, client, to, 30*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("connection to %s: got %v, want %v", to, err, syscall.ECONNREFUSED)
-		}
-	}
-	for _, to := range []netip.AddrPort{netip.AddrPortFrom(externalIP(), 53), netip.AddrPortFrom(node.VTEP, ownNodePortUDP)} {
-		for range 2 {
-			if err := udpError(t, client, netip.AddrPortFrom(client.Addr, 6053), to); !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("UDP to %s: got %v, want %v", to, err, syscall.ECONNREFUSED)
-			}
-		}
-	}
-	b.external, b.denied = nil, false
 }
 
 // testBalancedOutsideAffinity: with session affinity, clients outside reach the endpoints of the frontend for them, and pods those of the cluster IP.
@@ -278,43 +249,6 @@ func testBalancedICMPErrors(t *testing.T, b *balanced) {
 			}
 		}
 	}
-}
-
-// dialError returns why a host can't connect to an address.
-func dialError(t *testing.T, from *datapath.Host, to netip.AddrPort, wait time.Duration) error {
-	t.Helper()
-	return from.NS.Do(func(ns.NetNS) error {
-		ctx, cancel := context.WithTimeout(t.Context(), wait)
-		defer cancel()
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp4", to.String())
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err
-	})
-}
-
-// udpError sends UDP and returns the error of its answer.
-func udpError(t *testing.T, host *datapath.Host, from, to netip.AddrPort) error {
-	t.Helper()
-	conn := host.DialUDP(t, from, to)
-	defer conn.Close()
-	var err error
-	for range 10 { // Linux limits the rate of ICMP errors to each host
-		if _, err = conn.Write([]byte("to a closed port")); err != nil {
-			return err
-		}
-		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-			return err
-		}
-		for err == nil { // data is that of previous sockets
-			_, err = conn.Read(make([]byte, 1))
-		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
-		}
-	}
-	return err
 }
 
 // testBalancedFromOutside: a host outside reaches a service on a node port and on an external IP that it routes to the node. A pod of the node sees the host's address,

@@ -1,15 +1,11 @@
 package datapath_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -309,22 +305,6 @@ func testBalancedOutside(t *testing.T, b *balanced) {
 				t.Fatal(err)
 			}
 		}
-	}
-}
-
-// testBalancedRejects: without endpoints connections are refused at once, or, if other nodes have endpoints, dropped.
-func testBalancedRejects(t *testing.T, b *balanced) {
-	b.install(t)
-	for _, client := range []*datapath.Host{&b.pod(0, 0).Host, &b.Nodes[0].Host} {
-		if err := dialError(t, client, vip(80), 30*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("connection to a service without endpoints: got %v, want %v", err, syscall.ECONNREFUSED)
-		}
-	}
-	testBalancedRejectsExternal(t, b)
-	b.closed = true
-	b.install(t)
-	if err := dialError(t, &b.pod(0, 0).Host, vip(80), time.Second); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("connection to a service whose endpoints are elsewhere: got %v, want a timeout", err)
 	}
 }
 

@@ -16,8 +16,11 @@ import (
 
 // The first zones of NAT. The low zoneBits bits of a zone are those of the client's address, a pod of this node or tun0.
 const (
-	zoneHairpin = 0x2000 // the other source of clients that reach themselves, and of the node that reaches hosts, through a service; the zone with exactly this number has those of hosts outside
-	zoneNAT     = 0x4000 // the endpoints of connections to services; the zone with exactly this number has those from hosts outside
+	// The other source of clients that reach themselves, and of the node that reaches hosts, through a service. The zone with exactly this number has those of hosts
+	// outside.
+	zoneHairpin = 0x2000
+	// The endpoints of connections to services. The zone with exactly this number has those from hosts outside.
+	zoneNAT = 0x4000
 )
 
 // Sources of packets that a service sends back to their sender, which would drop its own address as the source. Link-local addresses are not
@@ -222,6 +225,9 @@ func (n Node) translated(s *State) {
 	// The zone is full.
 	// table=68,priority=300,ip,nw_dst=172.30.0.0/16,actions=drop
 	s.add(tableTranslated, 300, ip(ovs.IPDestination(n.ServiceNetwork)), goovs.Drop())
+	// A connection that was rejected before the service got endpoints. The kernel translates its first packets only where they are committed.
+	// table=68,priority=302,ip,nw_dst=172.30.0.0,actions=goto_table:69
+	s.add(tableTranslated, 302, ip(ovs.IPDestination(single(n.rejected()))), ovs.GotoTable(tableReject))
 	// table=68,priority=305,ct_state=-dnat,ip,reg4=0x100000/0x100000,actions=drop
 	s.add(tableTranslated, 305, ip(ovs.RegBits(4, endpointSelected, endpointSelected), isNotTranslated()), goovs.Drop())
 	// As in table 20: the host would masquerade it as this node's.
