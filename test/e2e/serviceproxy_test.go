@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -141,6 +142,7 @@ func (s *proxyChange) set(t *testing.T, proxy config.ServiceProxy, nodes []strin
 			}
 			return nil
 		})
+		s.condition(t, node, corev1.ConditionFalse, config.ReasonReady, fmt.Sprintf("service proxy %s", proxy))
 	}
 }
 

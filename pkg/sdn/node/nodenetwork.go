@@ -367,7 +367,8 @@ func (n *nodeNetwork) serveRequests(ctx context.Context, bridge *br0.Reconciler,
 	start(files.Run)
 	features := newHostFeatures(n.firewall, a.reporter)
 	message := func() string {
-		return fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s", n.hostSubnet.Subnets, n.underlay, n.mtu) + features.effects() + n.proxyCheck.condition()
+		return fmt.Sprintf("pods get addresses of %v, tunnels end at %s, MTU %s, service proxy %s", n.hostSubnet.Subnets, n.underlay, n.mtu, a.serviceProxy(n.network)) +
+			features.effects() + n.proxyCheck.condition()
 	}
 	if status := message(); files.Healthy() == nil { // without the CNI configuration kubelet reports no network
 		a.reporter.Event(corev1.EventTypeNormal, eventreason.NetworkReady, status)
