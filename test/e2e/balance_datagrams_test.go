@@ -74,7 +74,11 @@ func (x *trio) startDatagrams(t *testing.T, service string) (loads []datagramLoa
 		{outside, netip.AddrPortFrom(x.Addr(t, fixture.Node2), nodePort)},
 	} {
 		name, from, to := client.from.Name+" to "+client.to.String()+" of "+service, client.from, client.to
-		fixture.Eventually(t, fixture.SyncTime, name+" answers", func(ctx context.Context) error { return askOnce(ctx, from, to) })
+		fixture.Eventually(t, fixture.SyncTime, name+" answers", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, datagramTime) // the switch drops requests until it has the service
+			defer cancel()
+			return askOnce(ctx, from, to)
+		})
 		once := x.startLanes(t, name+", new ports", lanes{newPortLanes, datagramTime}, slowRate, func(ctx context.Context, _ int) error { return askOnce(ctx, from, to) })
 		sockets := make([]*asker, lastingLanes)
 		for i := range sockets {
