@@ -175,12 +175,12 @@ func testBalancedPolicies(t *testing.T, x *trio) {
 	fixture.Eventually(t, fixture.SyncTime, "the service answers a client whose policy allows the endpoint", ask)
 }
 
-// drainTime is how many seconds a pod of the deployment serves after SIGTERM.
+// drainTime is how many seconds a pod of a service by TCP serves after SIGTERM.
 const drainTime = 5
 
 // testRollingRestart: while a deployment is restarted, and the agents with it, no connection to its service fails.
 func testRollingRestart(t *testing.T, x *trio) {
-	addr := x.deployWeb(t, "web")
+	addr := x.deployWeb(t, "web", drainTime)
 	load := x.startLoad(t, x.b.End(), netip.AddrPortFrom(addr, 80), connectionRate)
 	x.restartWeb(t, "web")
 	for _, node := range []string{fixture.Node1, fixture.Node2} {
@@ -190,13 +190,13 @@ func testRollingRestart(t *testing.T, x *trio) {
 	load.stop(t)
 }
 
-// deployWeb creates a deployment of two pods with a service of the same name, and returns its address.
-func (x *trio) deployWeb(t *testing.T, name string) netip.Addr {
+// deployWeb creates a deployment of two pods, which serve for drain seconds after SIGTERM, with a service of the same name. It returns the service's address.
+func (x *trio) deployWeb(t *testing.T, name string, drain int64) netip.Addr {
 	t.Helper()
 	labels, replicas, unavailable := map[string]string{"app": name}, int32(2), intstr.FromInt32(0)
 	template := fixture.Netexec(name, "").Spec
-	template.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: drainTime}}}
-	grace := int64(2 * drainTime)
+	template.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: drain}}}
+	grace := 2 * drain
 	template.TerminationGracePeriodSeconds = &grace
 	_, err := x.Kube.AppsV1().Deployments(x.namespace).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

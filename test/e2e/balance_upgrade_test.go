@@ -19,7 +19,7 @@ const slowRate = 50
 // of a host outside, with session affinity or without, and connections from before continue.
 func testBalancedUpgrade(t *testing.T, x *trio) {
 	changed := x.buildWith(t, buildChanged(t, toUnused()))
-	addr := x.deployWeb(t, upgradedName)
+	addr := x.deployWeb(t, upgradedName, drainTime)
 	nodePort := x.openNodePort(t, upgradedName)
 	affine := x.CreateService(t, x.namespace, "affine", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, map[string]string{"app": upgradedName})
 	x.patchService(t, "affine", `{"spec":{"sessionAffinity":"ClientIP"}}`)
