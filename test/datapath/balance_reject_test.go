@@ -27,7 +27,7 @@ func testBalancedRejects(t *testing.T, b *balanced) {
 	testBalancedRejectsExternal(t, b)
 	b.closed = true
 	b.install(t)
-	if err := dialError(t, &b.pod(0, 0).Host, vip(80), time.Second); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := dialError(t, &b.pod(0, 0).Host, vip(80), time.Second); !isTimeout(err) {
 		t.Errorf("connection to a service whose endpoints are elsewhere: got %v, want a timeout", err)
 	}
 }
@@ -68,7 +68,7 @@ func testBalancedRejectsAgain(t *testing.T, b *balanced) {
 	to := netip.AddrPortFrom(externalIP(), 80)
 	client.Sh(t, "nft add table ip lost", "nft add chain ip lost errors '{ type filter hook input priority 0; }'",
 		"nft add rule ip lost errors icmp type destination-unreachable drop")
-	if err := dialErrorFrom(t, client, port, to, time.Second); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := dialErrorFrom(t, client, port, to, time.Second); !isTimeout(err) {
 		t.Errorf("connection without its rejection: got %v, want a timeout", err)
 	}
 	client.Sh(t, "nft delete table ip lost")
@@ -85,6 +85,11 @@ func testBalancedRejectsAgain(t *testing.T, b *balanced) {
 func dialError(t *testing.T, from *datapath.Host, to netip.AddrPort, wait time.Duration) error {
 	t.Helper()
 	return dialErrorFrom(t, from, 0, to, wait)
+}
+
+// isTimeout returns whether a connection's dial or read reached its deadline.
+func isTimeout(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // dialErrorFrom is dialError from a port of the host.

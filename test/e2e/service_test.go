@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ovsdn/ovsdn/pkg/sdn/config"
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
@@ -25,6 +28,9 @@ func TestServices(t *testing.T) {
 }
 
 func testServices(t *testing.T, x *trio) {
+	for _, node := range []string{fixture.Node1, fixture.Node2} {
+		x.condition(t, node, corev1.ConditionFalse, config.ReasonReady, "service proxy external")
+	}
 	ends := []end{x.a.End(), x.b.End(), x.c.End(), x.nodeEnd(t, x.node1), x.nodeEnd(t, x.node2)}
 	tcp := x.Expose(t, x.namespace, "tcp", servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, x.b, x.c)
 	udp := x.Expose(t, x.namespace, "udp", servicePort{Protocol: "UDP", Port: 53, Target: fixture.UDPPort}, x.b, x.c)

@@ -16,10 +16,9 @@ import (
 
 // The first zones of NAT. The low zoneBits bits of a zone are those of the client's address, a pod of this node or tun0.
 const (
-	// The other source of clients that reach themselves, and of the node that reaches hosts, through a service. The zone with exactly this number has those of hosts
-	// outside.
+	// The other source of clients that reach themselves through a service, of the node that reaches hosts, and, without client bits, of hosts outside.
 	zoneHairpin = 0x2000
-	// The endpoints of connections to services. The zone with exactly this number has those from hosts outside.
+	// The endpoints of connections to services; without client bits, of connections from hosts outside.
 	zoneNAT = 0x4000
 )
 

@@ -118,7 +118,8 @@ type portEndpoints struct {
 	internal, shortCircuit, external []netip.AddrPort
 }
 
-// portEndpoints returns the endpoints of each port of a service, which its frontends share. found gets limitLocal if a port has too many.
+// portEndpoints returns the endpoints of each port of a service, which its frontends share. found gets limitLocal if a port has too many, all on
+// this node.
 func (b *Balancer) portEndpoints(selected endpoints.Selection, found *report) []portEndpoints {
 	ports := make([]portEndpoints, len(selected.Ports))
 	for i, port := range selected.Ports {
