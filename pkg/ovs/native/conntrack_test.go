@@ -2,6 +2,7 @@ package native_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -146,6 +147,10 @@ func TestZonesAreLimited(t *testing.T) {
 		if want := fmt.Sprintf("zone=%d,limit=%d,count=0", zone, limit); err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("got %s, error %v, want %s", out, err, want)
 		}
+	}
+	got, err := n.ZoneLimits(t.Context(), []uint16{all.First, 6, all.Last})
+	if want := map[uint16]int{all.First: limit, 6: 0, all.Last: limit}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("limits: got %v, error %v, want %v", got, err, want)
 	}
 
 	zone := ovs.Zones{First: 7, Last: 7}

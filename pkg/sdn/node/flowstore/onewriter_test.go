@@ -48,7 +48,7 @@ func readers() []string {
 	return []string{
 		"AwaitDatapath", "AwaitEvents", "Close", "Connected", "DatapathStats", "DumpFlows", "DumpMeters", "ListConnections", "ListPorts", "ListTunnelNeighbours", "Missing",
 		"MonitorTables", "NewTransaction", "OwnerDrops", "PortStats", "RestoreWait", "Session", "TableDrops", "TableStats", "Trace", "Traces", "Tracker", "TunnelHop",
-		"TunnelNeighbourAging", "Version", "Watch", "WatchPackets", "ZoneUse",
+		"TunnelNeighbourAging", "Version", "Watch", "WatchPackets", "ZoneLimits", "ZoneUse",
 	}
 }
 

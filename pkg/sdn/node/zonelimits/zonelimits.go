@@ -29,7 +29,7 @@ type Limits struct {
 	runner *reconcile.Runner
 
 	lost atomic.Bool // vswitchd may have none of the limits
-	free int         // free entries when the limits were set; used only by the runner
+	free int         // free entries when vswitchd's limits were set; used only by the runner
 }
 
 // New returns limits that are not set yet.
@@ -40,7 +40,7 @@ func New(bridge *native.Native, node pipeline.Node) *Limits {
 	return l
 }
 
-// Reset sets the limits again. Call it for each new session with vswitchd, which may have lost them.
+// Reset sets the limits again if vswitchd has lost them. Call it for each new session with vswitchd.
 func (l *Limits) Reset() {
 	l.lost.Store(true)
 	l.runner.Trigger()
@@ -63,26 +63,74 @@ func (l *Limits) reconcile(ctx context.Context) error {
 	return err
 }
 
-// update sets the limits if the number of free entries has changed.
-func (l *Limits) update(ctx context.Context) error {
+// update sets the limits if the number of free entries has changed, or if vswitchd has none or others.
+func (l *Limits) update(ctx context.Context) (err error) {
 	lost := l.lost.Swap(false)
+	defer func() {
+		if err != nil {
+			l.lost.Store(true)
+		}
+	}()
 	tracker, err := l.bridge.Tracker(ctx)
 	if err != nil {
-		l.lost.Store(true)
 		return err
 	}
 	free := tracker.Free()
+	limits := l.node.ZoneLimits(free)
+	if lost {
+		l.free, lost, err = l.find(ctx, limits, free)
+		if err != nil {
+			return err
+		}
+	}
 	if change := max(free-l.free, l.free-free); !lost && change <= l.free/step {
 		return nil
 	}
-	limits := l.node.ZoneLimits(free)
 	for _, z := range limits {
 		if err := l.bridge.LimitZones(ctx, z.Zones, z.Limit); err != nil {
-			l.lost.Store(true)
 			return err
 		}
 	}
 	l.free = free
 	klog.FromContext(ctx).V(2).Info("Set conntrack zone limits", "limits", limits, "size", tracker.Size, "used", tracker.Used)
 	return nil
+}
+
+// One of sampled zones of a class is read, and its last one.
+const sampled = 64
+
+// find reads limits that vswitchd has, and returns how many entries were free when they were set, or that some are lost. So an agent that starts leaves the limits of the
+// previous one: in userspace, vswitchd forwards nothing while it sets a thousand.
+func (l *Limits) find(ctx context.Context, limits []pipeline.ZoneLimit, free int) (then int, lost bool, err error) {
+	var zones []uint16
+	for _, z := range limits {
+		zones = append(zones, samples(z.Zones)...)
+	}
+	got, err := l.bridge.ZoneLimits(ctx, zones)
+	if err != nil {
+		return 0, false, err
+	}
+	for i, z := range limits {
+		limit := got[z.Zones.First]
+		for _, zone := range samples(z.Zones) {
+			if got[zone] != limit {
+				return 0, true, nil // for example of an agent that was killed
+			}
+		}
+		was := free * limit / z.Limit
+		if i == 0 {
+			then = was
+		}
+		if limit == 0 || max(was-then, then-was) > then/100 { // of a version with other shares
+			return 0, true, nil
+		}
+	}
+	return then, false, nil
+}
+
+func samples(zones ovs.Zones) (all []uint16) {
+	for zone := int(zones.First); zone < int(zones.Last); zone += sampled {
+		all = append(all, uint16(zone)) //nolint:gosec // of 16 bits
+	}
+	return append(all, zones.Last)
 }

@@ -59,6 +59,66 @@ func TestZoneLimits_restart(t *testing.T) {
 	}
 }
 
+// An agent that starts leaves the limits that vswitchd has, unless some are lost, of another version or out of date.
+func TestZoneLimits_unchanged(t *testing.T) {
+	sw := ovstest.Start(t)
+	bridge := native.New(ovstest.Bridge, sw.RunDir)
+	t.Cleanup(bridge.Close)
+	must := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, bridge.EnsureBridge(t.Context(), ovs.Bridge{Name: ovstest.Bridge, DatapathType: ovstest.DatapathNetdev}))
+	node := pipeline.Node{Subnets: []netip.Prefix{netip.MustParsePrefix("10.128.2.0/23")}}
+	tracker, err := bridge.Tracker(t.Context())
+	must(t, err)
+	const marked, marker = 0x6301, 5 // not one of those that are read
+	for name, test := range map[string]struct {
+		before func(t *testing.T)
+		leaves bool
+	}{
+		"all": {func(*testing.T) {}, true},
+		"first zone lost": {func(t *testing.T) {
+			must(t, bridge.LimitZones(t.Context(), ovs.Zones{First: 0x6200, Last: 0x6200}, marker))
+		}, false},
+		"last zone lost": {func(t *testing.T) {
+			must(t, bridge.LimitZones(t.Context(), ovs.Zones{First: 0x83ff, Last: 0x83ff}, marker))
+		}, false},
+		"zones within lost": {func(t *testing.T) {
+			must(t, bridge.LimitZones(t.Context(), ovs.Zones{First: 0x6280, Last: 0x62ff}, marker))
+		}, false},
+		"other share of a class": {func(t *testing.T) {
+			must(t, bridge.LimitZones(t.Context(), ovs.Zones{First: 0x6200, Last: 0x63ff}, tracker.Free()/12))
+		}, false},
+		"few more free entries": {func(t *testing.T) {
+			for _, z := range node.ZoneLimits(tracker.Free() * 9 / 10) {
+				must(t, bridge.LimitZones(t.Context(), z.Zones, z.Limit))
+			}
+		}, true},
+		"many more free entries": {func(t *testing.T) {
+			for _, z := range node.ZoneLimits(tracker.Free() * 8 / 10) {
+				must(t, bridge.LimitZones(t.Context(), z.Zones, z.Limit))
+			}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, z := range node.ZoneLimits(tracker.Free()) { // whatever was before
+				must(t, bridge.LimitZones(t.Context(), z.Zones, z.Limit))
+			}
+			test.before(t)
+			must(t, bridge.LimitZones(t.Context(), ovs.Zones{First: marked, Last: marked}, marker))
+			must(t, New(bridge, node).update(t.Context()))
+			got, err := bridge.ZoneLimits(t.Context(), []uint16{marked})
+			must(t, err)
+			if leaves := got[marked] == marker; leaves != test.leaves {
+				t.Errorf("limit of a zone: got %d; the limits were left: %t, want %t", got[marked], leaves, test.leaves)
+			}
+		})
+	}
+}
+
 // Sixteen pods that open connections without end leave entries free, and the next pod gets some of them.
 func TestZoneLimits_manySenders(t *testing.T) {
 	const size, openers, step, modest = 1600, 16, 25, 20
