@@ -34,7 +34,7 @@ func testBadServices(t *testing.T, x *trio) {
 	reachesBoth(t, func(ctx context.Context) (string, error) {
 		return fixture.HostnameHTTP(ctx, x.a.NetNS, to.Addr(), to.Port())
 	})
-	load := x.startLoad(t, x.a.End(), to, connectionRate)
+	load := x.startLoad(t, x.a.End(), to, offeredRate)
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *trio)
@@ -49,6 +49,7 @@ func testBadServices(t *testing.T, x *trio) {
 		t.Run(test.name, func(t *testing.T) { test.run(t, x) })
 	}
 	load.stop(t)
+	fastEnough(t, load)
 }
 
 func webPort() servicePort {

@@ -26,9 +26,6 @@ const (
 	lastingLanes  = 4  // one socket each, until the load ends
 	lastingRate   = 20
 	datagramsPort = 53
-	// While the agent of a node is replaced, the switch has the endpoints from before. kubelet and the agent need ten seconds on a busy machine, and here a request
-	// to an endpoint that has ended is not repeated, as a SYN is.
-	datagramDrain = 4 * drainTime
 )
 
 // testBalancedDatagrams is testBalancedUpgrade with requests by UDP, through two services: one whose endpoints do not change, and one of the restarted deployment. The
@@ -36,7 +33,7 @@ const (
 func testBalancedDatagrams(t *testing.T, x *trio) {
 	const name, endpoints = "datagrams", 2 // of the deployment, each replaced in a restart
 	changed := x.buildWith(t, buildChanged(t, toUnused()))
-	x.deployWeb(t, name, datagramDrain)
+	x.deployWeb(t, name, upgradeDrain)
 	port := servicePort{Protocol: "UDP", Port: datagramsPort, Target: fixture.UDPPort}
 	x.Expose(t, x.namespace, "steady-udp", port, x.a, x.c)
 	x.CreateService(t, x.namespace, name+"-udp", port, map[string]string{"app": name})

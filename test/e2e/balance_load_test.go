@@ -13,13 +13,15 @@ import (
 	"time"
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
+	"github.com/ovsdn/ovsdn/test/e2e/wire"
 )
 
 // Rates and durations of a load.
 const (
-	connectionRate  = 500 // per second
+	connectionRate  = 500 // per second, at least
+	offeredRate     = connectionRate + 50
 	connectionTime  = 5 * time.Second
-	connectionLanes = 32 // of which some wait for a packet to be sent again
+	connectionLanes = 128 // of which some wait for a packet to be sent again
 )
 
 // load is clients that open connections to a service.
@@ -31,6 +33,7 @@ type load struct {
 	opened, wrong atomic.Int64
 	longest       atomic.Int64 // duration of a connection
 	began         time.Time
+	rate          float64 // of ended connections, per second
 
 	mu       sync.Mutex
 	failures []string // the first ones, with their times
@@ -64,7 +67,13 @@ func (l *load) took(d time.Duration) {
 // whole load.
 func (x *trio) startLoad(t *testing.T, from end, to netip.AddrPort, rate int) *load {
 	t.Helper()
-	return x.startLanes(t, from.Name+" to "+to.String(), lanes{connectionLanes, connectionTime}, rate, func(ctx context.Context, _ int) error { return ask(ctx, from, to) })
+	dialer := from.NetNS.Dialer()
+	t.Cleanup(func() {
+		if err := dialer.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return x.startLanes(t, from.Name+" to "+to.String(), lanes{connectionLanes, connectionTime}, rate, func(ctx context.Context, _ int) error { return ask(ctx, dialer, to) })
 }
 
 // lanes are the parts of a load that ask at the same time, and how long each waits for a response.
@@ -121,9 +130,9 @@ func (b *brokenConnection) Error() string {
 func (b *brokenConnection) Unwrap() error { return b.err }
 
 // ask opens a connection and gets a page.
-func ask(ctx context.Context, from end, to netip.AddrPort) error {
+func ask(ctx context.Context, from *wire.Dialer, to netip.AddrPort) error {
 	began := time.Now()
-	conn, err := from.NetNS.DialContext(ctx, "tcp4", to.String())
+	conn, err := from.DialContext(ctx, to)
 	if err != nil {
 		return err
 	}
@@ -176,14 +185,27 @@ func (l *load) stop(t *testing.T) {
 	}
 }
 
+// fastEnough fails the test if the loads, which have ended, opened fewer than connectionRate connections per second together.
+func fastEnough(t *testing.T, loads ...*load) {
+	t.Helper()
+	var rate float64
+	for _, l := range loads {
+		rate += l.rate
+	}
+	if rate < connectionRate {
+		t.Errorf("%.0f connections per second, want at least %d", rate, connectionRate)
+	}
+}
+
 // end ends the load. Some connections must have been opened.
 func (l *load) end(t *testing.T) {
 	t.Helper()
 	l.cancel()
+	took := time.Since(l.began) // the last connections may take some seconds more
+	l.rate = float64(l.opened.Load()) / took.Seconds()
 	l.running.Wait()
-	opened, took := l.opened.Load(), time.Since(l.began)
-	perSecond, longest := float64(opened)/took.Seconds(), time.Duration(l.longest.Load())
-	t.Logf("%s: %d connections in %.1fs, %.0f per second, the longest took %v, %d failed", l.name, opened, took.Seconds(), perSecond, longest, l.wrong.Load())
+	opened := l.opened.Load()
+	t.Logf("%s: %d connections in %.1fs, %.0f per second, the longest took %v, %d failed", l.name, opened, took.Seconds(), l.rate, time.Duration(l.longest.Load()), l.wrong.Load())
 	if opened == 0 {
 		t.Errorf("%s: no connections were opened", l.name)
 	}

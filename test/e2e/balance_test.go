@@ -9,12 +9,10 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/ovsdn/ovsdn/test/e2e/fixture"
 	"github.com/ovsdn/ovsdn/test/lab"
@@ -173,74 +171,4 @@ func testBalancedPolicies(t *testing.T, x *trio) {
 	}}}}
 	x.SetPolicy(t, policy)
 	fixture.Eventually(t, fixture.SyncTime, "the service answers a client whose policy allows the endpoint", ask)
-}
-
-// drainTime is how many seconds a pod of a service by TCP serves after SIGTERM.
-const drainTime = 5
-
-// testRollingRestart: while a deployment is restarted, and the agents with it, no connection to its service fails.
-func testRollingRestart(t *testing.T, x *trio) {
-	addr := x.deployWeb(t, "web", drainTime)
-	load := x.startLoad(t, x.b.End(), netip.AddrPortFrom(addr, 80), connectionRate)
-	x.restartWeb(t, "web")
-	for _, node := range []string{fixture.Node1, fixture.Node2} {
-		x.killAgent(t, node)
-	}
-	x.restartWeb(t, "web")
-	load.stop(t)
-}
-
-// deployWeb creates a deployment of two pods, which serve for drain seconds after SIGTERM, with a service of the same name. It returns the service's address.
-func (x *trio) deployWeb(t *testing.T, name string, drain int64) netip.Addr {
-	t.Helper()
-	labels, replicas, unavailable := map[string]string{"app": name}, int32(2), intstr.FromInt32(0)
-	template := fixture.Netexec(name, "").Spec
-	template.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: drain}}}
-	grace := 2 * drain
-	template.TerminationGracePeriodSeconds = &grace
-	_, err := x.Kube.AppsV1().Deployments(x.namespace).Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &unavailable}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: template},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // else it would create its pods again while the namespace is deleted
-		foreground := metav1.DeletePropagationForeground
-		err := x.Kube.AppsV1().Deployments(x.namespace).Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{PropagationPolicy: &foreground})
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	addr := x.CreateService(t, x.namespace, name, servicePort{Protocol: "TCP", Port: 80, Target: fixture.HTTPPort}, labels)
-	fixture.Eventually(t, waveTime, "the deployment answers", fixture.AsksHTTP(x.b.NetNS, addr, 80))
-	(&deployment{cluster: x.cluster, namespace: x.namespace, name: name}).reaches(t, int(replicas))
-	return addr
-}
-
-// restartWeb restarts the deployment's pods one by one, as `kubectl rollout restart` does, and waits until the old ones are deleted.
-func (x *trio) restartWeb(t *testing.T, name string) {
-	t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"restarted":%q}}}}}`, time.Now())
-	if _, err := x.Kube.AppsV1().Deployments(x.namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	fixture.Eventually(t, waveTime, "the deployment is restarted", func(ctx context.Context) error {
-		d, err := x.Kube.AppsV1().Deployments(x.namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		pods, err := x.Kube.CoreV1().Pods(x.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
-		if err != nil {
-			return err
-		}
-		if s := d.Status; s.ObservedGeneration != d.Generation || s.UpdatedReplicas != 2 || s.ReadyReplicas != 2 || len(pods.Items) != 2 {
-			return fmt.Errorf("%d pods, %d updated, %d ready", len(pods.Items), s.UpdatedReplicas, s.ReadyReplicas)
-		}
-		return nil
-	})
 }

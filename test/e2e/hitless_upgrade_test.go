@@ -220,6 +220,16 @@ func (c *cluster) tryReload(t *testing.T, b lab.Build) error {
 	return c.Reload(ctx, b, t.Logf)
 }
 
+// preload loads a build's images into the nodes.
+func (c *cluster) preload(t *testing.T, b lab.Build) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.NodeTime)
+	defer cancel()
+	if err := c.Preload(ctx, b, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // hasTable waits until the switch has flows in a table, or none.
 func (c *cluster) hasTable(t *testing.T, node string, table int, want bool) {
 	t.Helper()

@@ -42,25 +42,43 @@ func TestAgentKilled(t *testing.T) {
 // killAgent kills a node's agent without warning and returns when it runs again.
 func (c *cluster) killAgent(t *testing.T, node string) {
 	t.Helper()
+	c.killAgents(t, node)
+}
+
+// killAgents kills the agents of the nodes at once, and returns when all run again.
+func (c *cluster) killAgents(t *testing.T, nodes ...string) {
+	t.Helper()
+	before := map[string]int{}
+	for _, node := range nodes {
+		starts, err := c.agentStarts(t.Context(), node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[node] = starts
+		c.service(t, node, agentService, (*lab.Service).Kill)
+	}
+	for _, node := range nodes {
+		fixture.Eventually(t, fixture.ProgramTime, "the agent of "+node+" is started again", func(ctx context.Context) error {
+			starts, err := c.agentStarts(ctx, node)
+			if err == nil && starts == before[node] {
+				err = errors.New("it has not ended")
+			}
+			return err
+		})
+	}
+}
+
+// agentStarts returns how often a node's agent was started. The agent must run.
+func (c *cluster) agentStarts(ctx context.Context, node string) (int, error) {
 	s, err := c.Service(node, agentService)
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
-	status, err := s.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	status, err := s.Status(ctx)
+	if err == nil && status.PID == 0 {
+		err = fmt.Errorf("the agent of %s is %s: %s", node, status.State, status.LastEnd)
 	}
-	c.service(t, node, agentService, (*lab.Service).Kill)
-	fixture.Eventually(t, fixture.ProgramTime, "the agent is started again", func(ctx context.Context) error {
-		now, err := s.Status(ctx)
-		if err != nil {
-			return err
-		}
-		if now.Starts == status.Starts || now.PID == 0 {
-			return fmt.Errorf("it is %s: %s", now.State, now.LastEnd)
-		}
-		return nil
-	})
+	return status.Starts, err
 }
 
 // An agent that is killed while it attaches and detaches pods leaves nothing behind in the end.

@@ -216,8 +216,8 @@ type Build struct{ BinDir, Checkout string }
 
 // Reload installs a build, as it is now, in the running lab, and returns when all nodes run it. An upgrade is that, and a way back.
 func (l *Lab) Reload(ctx context.Context, b Build, progress func(format string, args ...any)) error {
-	if l.state.Shape.Install == Processes {
-		return errors.New("this lab was started with --install=processes, and can't be reloaded: it uses a new build when their processes start again")
+	if err := l.reloads(); err != nil {
+		return err
 	}
 	return l.withLock(ctx, progress, func() error {
 		u := &up{Lab: l, options: Options{Progress: progress}, began: time.Now()}
@@ -237,6 +237,34 @@ func (l *Lab) Reload(ctx context.Context, b Build, progress func(format string, 
 		}
 		return nil
 	})
+}
+
+// Preload makes the images of a build and loads them into the nodes, so that a Reload of that build only replaces pods. It must come next: the archives of the present
+// images, which further nodes need, are deleted.
+func (l *Lab) Preload(ctx context.Context, b Build, progress func(format string, args ...any)) error {
+	if err := l.reloads(); err != nil {
+		return err
+	}
+	return l.withLock(ctx, progress, func() (err error) {
+		u := &up{Lab: l, options: Options{Progress: progress}, began: time.Now()}
+		tags, manifests := u.state.Tags, u.state.Manifests
+		defer func() {
+			u.state.Tags, u.state.Manifests = tags, manifests
+			err = errors.Join(err, u.write())
+		}()
+		if err := u.step("images", func() error { return u.remake(ctx, b) }); err != nil {
+			return err
+		}
+		return u.step("images loaded", func() error { return u.loadProducts(ctx) })
+	})
+}
+
+// reloads returns an error if the lab has no images of the product.
+func (l *Lab) reloads() error {
+	if l.state.Shape.Install == Processes {
+		return errors.New("this lab was started with --install=processes, and can't be reloaded: it uses a new build when their processes start again")
+	}
+	return nil
 }
 
 // remake makes images of a build, and notes them as the lab's.
