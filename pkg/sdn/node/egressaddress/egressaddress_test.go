@@ -294,3 +294,29 @@ func TestAddresses_healthy(t *testing.T) {
 	n.syncTun0(t)
 	eventually(t, a.Healthy)
 }
+
+// Events of an interface are relevant once it is watched: those of the time between reading the host and then need another reconciliation.
+func TestAddresses_newDevice(t *testing.T) {
+	a := New(Options{})
+	for _, test := range []struct {
+		name    string
+		devices []device
+		again   bool
+	}{
+		{"first", []device{{index: 2, running: true}}, true},
+		{"same", []device{{index: 2, running: true}}, false},
+		{"new", []device{{index: 2, running: true}, {index: 3}}, true},
+		{"deleted", []device{{index: 2, running: true}}, false},
+	} {
+		a.watchDevices(&host{tun0: 1, devices: test.devices})
+		again := false
+		select {
+		case <-a.wake:
+			again = true
+		default:
+		}
+		if again != test.again {
+			t.Errorf("%s: another reconciliation %t, want %t", test.name, again, test.again)
+		}
+	}
+}

@@ -142,7 +142,13 @@ func (a *Addresses) watchDevices(h *host) {
 	for _, d := range h.devices {
 		indexes[d.index] = true
 	}
-	a.watched.devices.Store(&indexes)
+	before := a.watched.devices.Swap(&indexes)
+	for index := range indexes {
+		if before == nil || !(*before)[index] {
+			a.signal() // its events since the host was read were not relevant
+			break
+		}
+	}
 	for _, d := range h.devices {
 		if !d.running {
 			a.silent.add(d.index)
