@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -104,35 +103,6 @@ func (n *Native) LimitZones(ctx context.Context, zones ovs.Zones, limit int) err
 		return fmt.Errorf("limit connections of zones %d to %d: %w", zones.First, zones.Last, err)
 	}
 	return nil
-}
-
-// ZoneLimits returns the maximum number of connections of zones, 0 for no limit. A zone without one of its own has the default.
-func (n *Native) ZoneLimits(ctx context.Context, zones []uint16) (map[uint16]int, error) {
-	limits := make(map[uint16]int, len(zones))
-	err := n.onDatapath(ctx, func(ctx context.Context, datapath string) error {
-		for some := range slices.Chunk(zones, zonesChunk) {
-			names := make([]string, len(some))
-			for i, zone := range some {
-				names[i] = strconv.Itoa(int(zone))
-			}
-			answer, err := n.print(ctx, "dpctl/ct-get-limits", datapath, "zone="+strings.Join(names, ","))
-			if err != nil {
-				return err
-			}
-			for line := range strings.Lines(answer) {
-				var zone uint16
-				var limit, count int
-				if _, err := fmt.Sscanf(line, "zone=%d,limit=%d,count=%d", &zone, &limit, &count); err == nil { // else it is the default limit
-					limits[zone] = limit
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the limits of %d conntrack zones: %w", len(zones), err)
-	}
-	return limits, nil
 }
 
 // Tracker is the size of a conntrack table and the number of its entries.

@@ -170,26 +170,16 @@ func (n *Native) ZoneUse(ctx context.Context, zones ovs.Zones) (use ZoneUse, err
 	if err := zones.Validate(); err != nil {
 		return use, err
 	}
-	all := make([]string, 0, int(zones.Last)-int(zones.First)+1)
+	all := make([]uint16, 0, int(zones.Last)-int(zones.First)+1)
 	for zone := int(zones.First); zone <= int(zones.Last); zone++ {
-		all = append(all, strconv.Itoa(zone))
+		all = append(all, uint16(zone)) //nolint:gosec // between two zones
 	}
-	err = n.onDatapath(ctx, func(ctx context.Context, datapath string) error {
-		for some := range slices.Chunk(all, zonesChunk) {
-			var strange error
-			err := n.command(ctx, func(line []byte) {
-				if err := use.parse(string(line)); err != nil {
-					strange = err
-				}
-			}, "dpctl/ct-get-limits", datapath, "zone="+strings.Join(some, ","))
-			if err != nil {
-				return err
-			}
-			if strange != nil {
-				return strange
-			}
+	err = n.eachZone(ctx, all, func(z zoneState) {
+		use.Total += z.count
+		use.Fullest = max(use.Fullest, z.count)
+		if z.limit > 0 {
+			use.Ratio = max(use.Ratio, float64(z.count)/float64(z.limit))
 		}
-		return nil
 	})
 	if err != nil {
 		return ZoneUse{}, fmt.Errorf("count connections of zones %d to %d: %w", zones.First, zones.Last, err)
@@ -197,30 +187,58 @@ func (n *Native) ZoneUse(ctx context.Context, zones ovs.Zones) (use ZoneUse, err
 	return use, nil
 }
 
-// parse reads a line such as "zone=8192,limit=100,count=7"; others, such as the default limit, have no count.
-func (u *ZoneUse) parse(line string) error {
-	before, text, ok := strings.Cut(line, ",count=")
-	if !ok {
+// ZoneLimits returns the maximum number of connections of zones, 0 for no limit. A zone without one of its own has the default.
+func (n *Native) ZoneLimits(ctx context.Context, zones []uint16) (map[uint16]int, error) {
+	limits := make(map[uint16]int, len(zones))
+	if err := n.eachZone(ctx, zones, func(z zoneState) { limits[z.zone] = z.limit }); err != nil {
+		return nil, fmt.Errorf("read the limits of %d conntrack zones: %w", len(zones), err)
+	}
+	return limits, nil
+}
+
+// zoneState is the limit of a zone, and the number of its connections.
+type zoneState struct {
+	zone         uint16
+	limit, count int
+}
+
+// eachZone reads the zones.
+func (n *Native) eachZone(ctx context.Context, zones []uint16, each func(zoneState)) error {
+	return n.onDatapath(ctx, func(ctx context.Context, datapath string) error {
+		for some := range slices.Chunk(zones, zonesChunk) {
+			names := make([]string, len(some))
+			for i, zone := range some {
+				names[i] = strconv.Itoa(int(zone))
+			}
+			var strange error
+			err := n.command(ctx, func(line []byte) {
+				z, isZone, err := parseZone(string(line))
+				if err != nil {
+					strange = err
+				} else if isZone {
+					each(z)
+				}
+			}, "dpctl/ct-get-limits", datapath, "zone="+strings.Join(names, ","))
+			if err == nil {
+				err = strange
+			}
+			if err != nil {
+				return err
+			}
+		}
 		return nil
+	})
+}
+
+// parseZone reads a line such as "zone=8192,limit=100,count=7"; others, such as the default limit, have no count.
+func parseZone(line string) (z zoneState, isZone bool, err error) {
+	if !strings.Contains(line, ",count=") {
+		return z, false, nil
 	}
-	_, limitText, ok := strings.Cut(before, ",limit=")
-	if !ok {
-		return fmt.Errorf("zone without a limit: %q", line)
+	if _, err := fmt.Sscanf(line, "zone=%d,limit=%d,count=%d", &z.zone, &z.limit, &z.count); err != nil {
+		return z, false, fmt.Errorf("state of a zone: %q: %w", line, err)
 	}
-	limit, err := strconv.ParseUint(strings.TrimSpace(limitText), 10, 32)
-	if err != nil {
-		return fmt.Errorf("limit of a zone: %w", err)
-	}
-	count, err := strconv.Atoi(strings.TrimSpace(text))
-	if err != nil {
-		return fmt.Errorf("count of a zone: %w", err)
-	}
-	u.Total += count
-	u.Fullest = max(u.Fullest, count)
-	if limit > 0 {
-		u.Ratio = max(u.Ratio, float64(count)/float64(limit))
-	}
-	return nil
+	return z, true, nil
 }
 
 // Version returns the version of vswitchd, such as 3.1.0.
